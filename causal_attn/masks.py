@@ -348,6 +348,19 @@ class FeatureMap:
             raw = self._checked(self.function(masks, valid), len(masks))
         return (raw - self.centre) / self.scale
 
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """A name per feature: place from the start, concentration, place from the end, validity."""
+        if self.function is not None:
+            return tuple(f"f{i}" for i in range(len(self.centre)))
+        what = "chosen" if self.kind == "subset" else "clr"
+        names = [f"{what}[{t}]" for t in range(self.T)]
+        names += ["mean log m", "entropy", "log sum m^2"] if self.kind == "simplex" else []
+        if self.ragged:
+            names += [f"{what}[-{t + 1}]" for t in range(min(N_FROM_END, self.T))]
+            names += [f"valid[{t}]" for t in range(self.T)]
+        return tuple(names)
+
     @staticmethod
     def _checked(raw: Any, n: int) -> Tensor:
         features = as_tensor(raw, "features").double()
