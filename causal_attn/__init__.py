@@ -1,1 +1,69 @@
-"""placeholder"""
+"""causal_attn: does your attention leak the answer through the mask, and can weighting repair it?
+
+    import causal_attn as ca
+
+    data = ca.data.load("rotten_tomatoes", default_tokens=5)
+    model = ca.attention.TextAttention.for_data(data, downstream="recurrent", word_dropout=0.5)
+    erm = ca.train(model, data, scheme=ca.ERM(), seed=0)
+    print(ca.shortcut_test(erm, "test"))             # leakage, reliance, gap, verdict
+
+    fit = ca.SelectionModel().fit(erm.masks("train"), folds=5, seed=0)
+    print(fit.weights().summary())                   # w = P(y)/P(y|m): effective sample size, support deficit
+
+    warm = ca.train(model.fresh(seed=0), data, scheme=ca.RandomAttentionPretraining(then="joint"), seed=0)
+    print(ca.compare({"erm": erm, "warm": warm}, "test"))
+
+Names load on first use (PEP 562): importing the package loads neither torch, Pyro nor ArviZ.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from causal_attn import attention, data, report, study
+    from causal_attn.diagnostics import LeakageTest, leakage_test
+    from causal_attn.faithfulness import Comparison, ShortcutTest, compare, shortcut_test, train_evaluator
+    from causal_attn.masks import MaskSample
+    from causal_attn.selection import SelectionFit, SelectionModel
+    from causal_attn.study import StudyConfig, StudyResult, run_study
+    from causal_attn.training import ERM, InstanceWeighting, RandomAttentionPretraining, TrainResult, train
+    from causal_attn.weights import Weights
+
+__version__ = "0.1.0"
+
+_WHERE = {
+    "LeakageTest": "diagnostics", "leakage_test": "diagnostics",
+    "Comparison": "faithfulness", "ShortcutTest": "faithfulness", "compare": "faithfulness",
+    "shortcut_test": "faithfulness", "train_evaluator": "faithfulness",
+    "MaskSample": "masks",
+    "SelectionFit": "selection", "SelectionModel": "selection",
+    "StudyConfig": "study", "StudyResult": "study", "run_study": "study",
+    "ERM": "training", "InstanceWeighting": "training", "RandomAttentionPretraining": "training",
+    "TrainResult": "training", "train": "training",
+    "Weights": "weights",
+}  # fmt: skip
+_MODULES = (
+    "attention", "data", "diagnostics", "errors", "faithfulness", "masks", "report", "selection", "study", "training",
+    "weights",
+)  # fmt: skip
+
+__all__ = [
+    "ERM", "Comparison", "InstanceWeighting", "LeakageTest", "MaskSample", "RandomAttentionPretraining",
+    "SelectionFit", "SelectionModel", "ShortcutTest", "StudyConfig", "StudyResult", "TrainResult", "Weights",
+    "attention", "compare", "data", "leakage_test", "report", "run_study", "shortcut_test", "study", "train",
+    "train_evaluator",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    if name in _WHERE:
+        return getattr(import_module(f"causal_attn.{_WHERE[name]}"), name)
+    if name in _MODULES:
+        return import_module(f"causal_attn.{name}")
+    raise AttributeError(f"module 'causal_attn' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_WHERE, *_MODULES])

@@ -309,6 +309,26 @@ def auto_features(masks: Tensor, valid: Tensor, kind: Kind, ragged: bool) -> Ten
 FeatureFunction = Callable[[Tensor, Tensor], Tensor]
 
 
+def moved(masks: Tensor, valid: Tensor, kind: Kind = "simplex") -> Tensor:
+    """Masks put on other inputs: kept where the new input has a position, and made to sum to 1 again (simplex).
+
+    Position t stays position t. A mask with no mass left is spread evenly over the valid positions, since nothing of
+    it can be shown. Shapes (n, T), (n, T) -> (n, T).
+    """
+    kept = masks * valid
+    total = kept.sum(-1, keepdim=True)
+    kept = torch.where(total > 0, kept, valid.to(masks.dtype))
+    return kept if kind == "subset" else kept / kept.sum(-1, keepdim=True)
+
+
+def top_k(masks: Tensor, valid: Tensor, k: int) -> Tensor:
+    """Which positions are the k of largest mass among the valid ones, all where a row has fewer. (n, T) bool."""
+    score = masks.masked_fill(~valid, -1.0)
+    chosen = torch.zeros_like(valid)
+    chosen.scatter_(1, score.topk(min(k, masks.shape[1]), dim=-1).indices, True)
+    return chosen & valid
+
+
 @dataclass(frozen=True)
 class FeatureMap:
     """φ: masks to standardised features, with centre and scale fixed on the sample it was made from.

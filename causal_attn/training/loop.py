@@ -1,0 +1,227 @@
+"""The one training loop. Schemes differ in what learns, which masks are shown, and how rows are weighted."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor, nn
+from tqdm.auto import tqdm
+
+from causal_attn.attention import check_model, parameter_roles
+from causal_attn.attention.protocol import in_mode
+from causal_attn.attention.seeding import forked_rng
+from causal_attn.data.splits import Data, Split
+from causal_attn.errors import InputError, NotEstimableError
+from causal_attn.training.collect import (
+    batches, collect_logits, collect_masks, device_of, fit_width, pick_device, to_device,
+)  # fmt: skip
+from causal_attn.training.result import TrainResult
+from causal_attn.training.schemes import ERM, Phase, Scheme
+from causal_attn.training.weighting import Plan, refresh
+
+EPOCHS = 10
+BATCH_SIZE = 64
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Numbers of the optimiser (AdamW).
+
+    Args:
+        epochs: most epochs of a phase.
+        batch_size: rows.
+        learning_rate: step size.
+        weight_decay: decoupled.
+        clip: largest norm of a gradient.
+        patience: epochs without a better validation accuracy after which a phase ends; its best epoch is kept.
+    """
+
+    epochs: int = EPOCHS
+    batch_size: int = BATCH_SIZE
+    learning_rate: float = 1e-3
+    weight_decay: float = 1e-2
+    clip: float = 1.0
+    patience: int = 3
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batch_size", "patience"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise InputError(f"{name}: expected an integer of at least 1, got {value!r}")
+        for name, least in (("learning_rate", 0.0), ("clip", 0.0), ("weight_decay", -1e-300)):
+            value = getattr(self, name)
+            if not isinstance(value, (int, float)) or not least < value < float("inf"):
+                raise InputError(f"{name}: expected a positive number, got {value!r}")
+
+
+def train(
+    model: Any, data: Data, scheme: Scheme | None = None, *, epochs: int = EPOCHS, batch_size: int = BATCH_SIZE,
+    learning_rate: float = Settings.learning_rate, weight_decay: float = Settings.weight_decay,
+    patience: int = Settings.patience, seed: int = 0, progress: bool = True, device: str | torch.device = "auto",
+) -> TrainResult:  # fmt: skip
+    """Train a copy of `model` on `data.train`, choosing the epoch on `data.valid`.
+
+    Args:
+        model: an `AttentionClassifier` that is an nn.Module; it is not changed.
+        data: the splits.
+        scheme: `ERM()`, `InstanceWeighting(...)`, `RandomAttentionPretraining(...)`; None: ERM.
+        epochs: most epochs of each phase.
+        batch_size: rows per step; rows of like length go together.
+        learning_rate, weight_decay: of AdamW.
+        patience: epochs without a better validation accuracy after which a phase ends.
+        seed: of the order of rows, dropout, random masks and selection models.
+        progress: show bars.
+        device: "auto", or a torch device.
+
+    Raises:
+        InputError: a model that breaks the protocol, or an argument out of range; before any work.
+    """
+    settings = Settings(epochs, batch_size, learning_rate, weight_decay, patience=patience)
+    if not isinstance(model, nn.Module):
+        raise InputError(f"model: expected an nn.Module with masks and predict, got {type(model).__name__}")
+    started = time.perf_counter()
+    where = pick_device(device)
+    trained = copy.deepcopy(model).to(where)
+    probe = to_device(data.train.batch(torch.arange(min(8, len(data.train))))[0], where)
+    check_model(trained, probe, data.n_classes)
+    with forked_rng(seed, trained.parameters()):
+        run = _Run(trained, data, settings, np.random.default_rng(seed), seed, progress)
+        for phase in (ERM() if scheme is None else scheme).phases():
+            run.phase(phase, probe)
+    trained.eval()
+    history = pd.DataFrame(run.history)
+    return TrainResult(trained, data, scheme or ERM(), history, seed, time.perf_counter() - started)
+
+
+class _Run:
+    """The state of one training run: model, random numbers, history."""
+
+    def __init__(self, model: Any, data: Data, settings: Settings, rng: np.random.Generator, seed: int, progress: bool):
+        self.model, self.data, self.settings, self.rng, self.seed = model, data, settings, rng, seed
+        self.progress = progress
+        self.masks_rng = torch.Generator().manual_seed(seed)
+        self.validity: dict[str, Tensor] = {}
+        self.history: list[dict[str, Any]] = []
+
+    def phase(self, phase: Phase, probe: Any) -> None:
+        """Train one phase and leave the model at its epoch of best validation accuracy."""
+        learning = self._learning(phase, probe)
+        optimiser = torch.optim.AdamW(learning, self.settings.learning_rate, weight_decay=self.settings.weight_decay)
+        best: tuple[float, int] = (-1.0, 0)
+        kept: dict[str, Tensor] = {}
+        plan: Plan | None = None
+        bar = tqdm(total=self.settings.epochs, desc=phase.name, disable=not self.progress, leave=False)
+        for epoch in range(self.settings.epochs):
+            began = time.perf_counter()
+            plan = self._plan(phase, plan, epoch)
+            loss, accuracy = self._epoch(phase, optimiser, learning, plan)
+            valid = self._validate(phase)
+            row = self._record(phase, epoch, loss, accuracy, valid, plan, time.perf_counter() - began)
+            bar.set_postfix_str(_postfix(row))
+            bar.update()
+            if valid > best[0]:
+                best = (valid, epoch)
+                kept = {name: value.detach().clone() for name, value in self.model.state_dict().items()}
+            elif epoch - best[1] >= self.settings.patience:
+                break
+        bar.close()
+        self.model.load_state_dict(kept)
+
+    def _learning(self, phase: Phase, probe: Any) -> list[nn.Parameter]:
+        named = dict(self.model.named_parameters())
+        if phase.learns == "all":
+            return [p for p in named.values() if p.requires_grad]
+        mask_names, predict_names = parameter_roles(self.model, probe)
+        names = mask_names if phase.learns == "masks" else predict_names
+        if phase.learns == "masks":
+            names = names - predict_names  # a shared parameter stays frozen: the downstream part may not move
+        chosen = [p for name, p in named.items() if name in names and p.requires_grad]
+        if not chosen:
+            raise InputError(f"model: no parameter of its own to train in phase {phase.name!r} ({phase.learns})")
+        return chosen
+
+    def _plan(self, phase: Phase, plan: Plan | None, epoch: int) -> Plan | None:
+        if phase.weighting is None or (plan is not None and epoch % phase.weighting.refresh):
+            return plan
+        return refresh(self.model, self.data.train, phase.weighting, plan, self.seed + epoch)
+
+    def _epoch(
+        self, phase: Phase, optimiser: torch.optim.Optimizer, learning: list[nn.Parameter], plan: Plan | None
+    ) -> tuple[float, float]:
+        """One pass over the training rows: mean weighted loss, nats, and accuracy."""
+        total, right, seen = 0.0, 0, 0
+        with in_mode(self.model, training=True):
+            for index, x, y in self._rows():
+                logits = self.model.predict(x, self._shown(phase, x, index, plan))
+                losses = nn.functional.cross_entropy(logits, y, reduction="none")
+                loss = (losses if plan is None else losses * plan.weight[index].to(losses)).mean()
+                if not torch.isfinite(loss):
+                    raise NotEstimableError(f"training: the loss became {loss.item()} in phase {phase.name!r}")
+                gradients = torch.autograd.grad(loss, learning, allow_unused=True)
+                for parameter, gradient in zip(learning, gradients):
+                    parameter.grad = gradient
+                nn.utils.clip_grad_norm_(learning, self.settings.clip)
+                optimiser.step()
+                total += loss.item() * len(y)
+                right += int((logits.argmax(-1) == y).sum())
+                seen += len(y)
+        optimiser.zero_grad(set_to_none=True)
+        return total / seen, right / seen
+
+    def _rows(self) -> Iterator[tuple[Tensor, Any, Tensor]]:
+        train, device = self.data.train, device_of(self.model)
+        for index in batches(train.lengths, len(train), self.settings.batch_size, self.rng):
+            x, y = train.batch(index)
+            yield index, to_device(x, device), y.to(device)
+
+    def _shown(self, phase: Phase, x: Any, index: Tensor, plan: Plan | None) -> Tensor:
+        """The masks this batch's downstream part sees: random, the model's own, or another row's where explored."""
+        if phase.law is not None:
+            valid = fit_width(self._valid("train")[index], self.data.train, index)
+            return phase.law(valid, self.masks_rng).float().to(device_of(self.model))
+        own: Tensor = self.model.masks(x)
+        if plan is None or plan.shown is None:
+            return own
+        given = plan.shown[index][:, : own.shape[1]].to(own)
+        return torch.where(plan.explored[index].to(own.device)[:, None], given, own)
+
+    def _valid(self, split: str) -> Tensor:
+        """Which positions exist, (n, T_max), found once: random masks need no attention layer."""
+        if split not in self.validity:
+            self.validity[split] = collect_masks(self.model, self.data.split(split))[1]
+        return self.validity[split]
+
+    def _validate(self, phase: Phase) -> float:
+        """Accuracy on the validation split, under the model's own masks or under the same random ones each time."""
+        split = self.data.valid
+        masks = None
+        if phase.law is not None:
+            masks = phase.law(self._valid("valid"), torch.Generator().manual_seed(self.seed)).float()
+        return _accuracy(collect_logits(self.model, split, masks), split)
+
+    def _record(
+        self, phase: Phase, epoch: int, loss: float, accuracy: float, valid: float, plan: Plan | None, seconds: float
+    ) -> dict[str, Any]:
+        row = {"phase": phase.name, "epoch": epoch, "loss_nats": loss, "train_accuracy": accuracy,
+               "valid_accuracy": valid, "support_deficit": float("nan"), "ess": float("nan"),
+               "seconds": seconds}  # fmt: skip
+        if plan is not None:
+            row |= {"support_deficit": plan.support_deficit, "ess": plan.ess}
+        self.history.append(row)
+        return row
+
+
+def _accuracy(logits: Tensor, split: Split) -> float:
+    return float((logits.argmax(-1) == split.y).double().mean())
+
+
+def _postfix(row: dict[str, Any]) -> str:
+    text = f"loss {row['loss_nats']:.3f}, train {row['train_accuracy']:.3f}, valid {row['valid_accuracy']:.3f}"
+    return text if np.isnan(row["support_deficit"]) else f"{text}, support deficit {row['support_deficit']:.2f}"
