@@ -63,7 +63,7 @@ def as_labels(y: Any, n: int | None, n_classes: int | None, name: str = "y") -> 
     return whole, k
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class MaskSample:
     """Masks, classes and validity of n rows, checked and frozen.
 
@@ -84,23 +84,38 @@ class MaskSample:
 
     masks: Tensor
     y: Tensor
-    valid: Tensor | None = None  # type: ignore[assignment]  # a tensor once built
-    kind: Kind | None = None
-    n_classes: int | None = None
-    x_features: Tensor | None = None
-    groups: Tensor | None = None
+    valid: Tensor
+    kind: Kind
+    n_classes: int
+    x_features: Tensor | None
+    groups: Tensor | None
 
-    def __post_init__(self) -> None:
-        masks = _checked_masks(self.masks)
-        valid = checked_valid(self.valid, masks.shape)
-        y, k = as_labels(self.y, len(masks), self.n_classes)
-        kind = _checked_kind(masks, self.kind)
-        _check_rows(masks, valid, kind, _tolerance(self.masks, masks))
-        set_ = object.__setattr__  # frozen: fields are replaced once, here
-        for name, value in (("masks", masks), ("valid", valid), ("y", y), ("kind", kind), ("n_classes", k)):
-            set_(self, name, value)
-        set_(self, "x_features", _checked_x_features(self.x_features, len(masks)))
-        set_(self, "groups", _checked_groups(self.groups, len(masks)))
+    def __init__(
+        self,
+        masks: Any,
+        y: Any,
+        valid: Any = None,
+        kind: Kind | None = None,
+        n_classes: int | None = None,
+        x_features: Any = None,
+        groups: Any = None,
+    ) -> None:
+        m = _checked_masks(masks)
+        here = checked_valid(valid, m.shape)
+        labels, k = as_labels(y, len(m), n_classes)
+        found = _checked_kind(m, kind)
+        _check_rows(m, here, found, _tolerance(masks, m))
+        fields = {
+            "masks": m,
+            "y": labels,
+            "valid": here,
+            "kind": found,
+            "n_classes": k,
+            "x_features": _checked_x_features(x_features, len(m)),
+            "groups": _checked_groups(groups, len(m)),
+        }
+        for name, value in fields.items():
+            object.__setattr__(self, name, value)  # frozen: set once, here
 
     @property
     def n(self) -> int:
@@ -115,7 +130,7 @@ class MaskSample:
     @cached_property
     def prior(self) -> Tensor:
         """The sample's P(y), shape (K,), probability, float64."""
-        return torch.bincount(self.y, minlength=int(self.n_classes or 0)).double() / self.n
+        return torch.bincount(self.y, minlength=self.n_classes).double() / self.n
 
     def __len__(self) -> int:
         return self.n
@@ -184,8 +199,9 @@ class MaskSample:
 
 def _tolerance(came: Any, masks: Tensor) -> float:
     dtype = getattr(came, "dtype", None)
-    half = {np.dtype("float16"): torch.float16}.get(dtype) if isinstance(dtype, np.dtype) else dtype
-    return SUM_TOLERANCE.get(half, SUM_TOLERANCE[masks.dtype])  # type: ignore[call-overload, no-any-return]
+    if dtype == np.float16:
+        dtype = torch.float16
+    return SUM_TOLERANCE[dtype if dtype in SUM_TOLERANCE else masks.dtype]
 
 
 def _checked_masks(values: Any) -> Tensor:
@@ -238,7 +254,9 @@ def _check_rows(masks: Tensor, valid: Tensor, kind: Kind, tolerance: float) -> N
     stray = (masks > 0) & ~valid
     if stray.any():
         row = first_row(stray)
-        raise InputError(f"masks: expected no mass on padding, row {row} has it at position {int(stray[row].nonzero()[0])}")
+        raise InputError(
+            f"masks: expected no mass on padding, row {row} has it at position {int(stray[row].nonzero()[0])}"
+        )
     total = masks.double().sum(-1)
     if kind == "subset":
         if (total == 0).any():
@@ -247,7 +265,9 @@ def _check_rows(masks: Tensor, valid: Tensor, kind: Kind, tolerance: float) -> N
     off = (total - 1).abs() > tolerance
     if off.any():
         row = first_row(off)
-        raise InputError(f"masks: expected rows that sum to 1 (within {tolerance:g}), row {row} sums to {total[row]:.6g}")
+        raise InputError(
+            f"masks: expected rows that sum to 1 (within {tolerance:g}), row {row} sums to {total[row]:.6g}"
+        )
 
 
 def _checked_x_features(values: Any, n: int) -> Tensor | None:
@@ -350,11 +370,11 @@ class FeatureMap:
             raise InputError(f"features: expected 'auto' or a callable (masks, valid) -> (n, d), got {features!r}")
         function = features if callable(features) else None
         ragged = bool((sample.valid != sample.valid[:1]).any())
-        blank = FeatureMap(sample.T, sample.kind, ragged, torch.zeros(()), torch.ones(()), function)  # type: ignore[arg-type]
+        blank = FeatureMap(sample.T, sample.kind, ragged, torch.zeros(()), torch.ones(()), function)
         raw = blank(sample.masks, sample.valid)
         scale = raw.std(0, correction=0)
         return FeatureMap(
-            sample.T, sample.kind, ragged, raw.mean(0), torch.where(scale > 1e-9, scale, torch.inf), function  # type: ignore[arg-type]
+            sample.T, sample.kind, ragged, raw.mean(0), torch.where(scale > 1e-9, scale, torch.inf), function
         )  # fmt: skip
 
     def __call__(self, masks: Tensor, valid: Tensor) -> Tensor:
@@ -390,5 +410,3 @@ class FeatureMap:
             row = first_row(~torch.isfinite(features))
             raise InputError(f"features: expected finite numbers, row {row} has another value")
         return features
-
-

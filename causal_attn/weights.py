@@ -88,7 +88,9 @@ def support_deficit(
     References:
         theory section 6; Clopper & Pearson (1934).
     """
-    masses = [_rank_inversion(log_prob[:, k], y == k, float(p) / tau, (1 - level) / len(prior)) for k, p in enumerate(prior)]
+    masses = [
+        _rank_inversion(log_prob[:, k], y == k, float(p) / tau, (1 - level) / len(prior)) for k, p in enumerate(prior)
+    ]
     total = (prior.double()[:, None] * torch.tensor(masses, dtype=torch.float64)).sum(0)
     return SupportDeficit(*(float(v) for v in total))
 
@@ -219,7 +221,14 @@ class Weights:
     def ess_per_class(self) -> Tensor:
         """Kish effective sample size within each class, in rows, shape (K,)."""
         classes = range(len(self.prior))
-        return torch.stack([effective_sample_size(self.log_w[self.y == k]) if (self.y == k).any() else torch.zeros((), dtype=torch.float64) for k in classes])
+        return torch.stack(
+            [
+                effective_sample_size(self.log_w[self.y == k])
+                if (self.y == k).any()
+                else torch.zeros((), dtype=torch.float64)
+                for k in classes
+            ]
+        )
 
     @cached_property
     def largest_share(self) -> float:
@@ -299,7 +308,13 @@ class Weights:
     def _summary_row(self, pick: Tensor) -> dict[str, float]:
         log_w = self.log_w[pick]
         if not len(log_w):
-            return {"rows": 0, "mean_weight": float("nan"), "ess": 0.0, "ess_share": float("nan"), "max_weight": float("nan")}
+            return {
+                "rows": 0,
+                "mean_weight": float("nan"),
+                "ess": 0.0,
+                "ess_share": float("nan"),
+                "max_weight": float("nan"),
+            }
         ess = float(effective_sample_size(log_w))
         return {
             "rows": len(log_w),
@@ -317,7 +332,9 @@ class Weights:
         if np.isnan(low):
             parts.append("Support deficit unknown: give log_prob (n, K) with more than two classes.")
         elif low > 0.25:
-            sure = f"P(y|m) is above 0.95 on {self._share_certain():.0%} of rows: " if self._share_certain() > 0.5 else ""
+            sure = (
+                f"P(y|m) is above 0.95 on {self._share_certain():.0%} of rows: " if self._share_certain() > 0.5 else ""
+            )
             parts.append(
                 f"{sure}{self.support_deficit:.0%} of Q [{low:.0%}, {high:.0%}] would need weights above {self.tau:g}; "
                 "weighting cannot repair this. Use random attention pretraining or exploration."
@@ -342,7 +359,7 @@ class Weights:
     # ------------------------------------------------------------------------------------------------ ArviZ
 
     def to_arviz(self, obs: Any = None) -> Any:
-        """The draws as an ArviZ object: per draw mean_weight, ess, ess_per_class, largest_share, support_deficit and log_w.
+        """The draws for ArviZ: per draw mean_weight, ess, ess_per_class, largest_share, support_deficit; and log_w.
 
         Args:
             obs: which rows' log_w to include; None: all.

@@ -4,7 +4,7 @@
 
 Every permutation refits everything, prior scale included: reusing fixed predictions would reject a true null 17% of the
 time at the 10% level. To afford that, the logistic model is fitted for all permutations at once with Böhning's (1992)
-bound on its curvature, ½ X'X for every class contrast, which no label enters: one eigendecomposition per fold serves all.
+bound on its curvature, ½ X'X for every class contrast. No label enters it: one eigendecomposition per fold serves all.
 Cost: O(n d (R+1) K) per pass for R permutations.
 
 By itself leakage is not proof of a shortcut: where the evidence lies may depend on the class.
@@ -75,10 +75,10 @@ def leakage_test(sample: MaskSample, n_permutations: int = 200, seed: int = 0, p
     if isinstance(n_permutations, bool) or not isinstance(n_permutations, int) or n_permutations < 0:
         raise InputError(f"n_permutations: expected an integer of at least 0, got {n_permutations!r}")
     fold = assign_folds(sample, min(5, sample.n), seed)
-    phi = FeatureMap.fit(sample)(sample.masks, sample.valid)  # type: ignore[arg-type]
+    phi = FeatureMap.fit(sample)(sample.masks, sample.valid)
     rng = np.random.default_rng(seed)
     labels = torch.from_numpy(_permutations(sample.y.numpy(), fold.numpy(), n_permutations, rng))
-    loss, log_prob = _held_out_losses(phi, labels, fold, int(sample.n_classes or 0), progress)
+    loss, log_prob = _held_out_losses(phi, labels, fold, sample.n_classes, progress)
     p_value = float((loss[1:] <= loss[0]).sum() + 1) / (n_permutations + 1) if n_permutations else float("nan")
     bits, auc = _bits(log_prob, sample.y, sample.prior), macro_auc(log_prob, sample.y)
     intervals = _bootstrap(log_prob, sample.y, rng)
@@ -108,7 +108,9 @@ def macro_auc(log_prob: Tensor, y: Tensor) -> float:
     return float(np.mean([roc_auc_score(labels == k, scores[:, k]) for k in np.unique(labels)]))
 
 
-def _bootstrap(log_prob: Tensor, y: Tensor, rng: np.random.Generator) -> tuple[tuple[float, float], tuple[float, float]]:
+def _bootstrap(
+    log_prob: Tensor, y: Tensor, rng: np.random.Generator
+) -> tuple[tuple[float, float], tuple[float, float]]:
     """95% intervals of bits and AUC over rows, classes resampled within themselves so that none is lost."""
     order = np.argsort(y.numpy(), kind="stable")
     sizes = np.bincount(y.numpy())

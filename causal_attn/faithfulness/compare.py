@@ -74,7 +74,7 @@ def _masses(result: TrainResult, split: str, notes: dict[str, str]) -> Row:
         notes["lexicon_mass"] = str(error)
         return row
     row["lexicon_mass"] = float(mass_on(sample, where).mean())
-    row["lexicon_share"] = float((where.sum(-1) / sample.valid.sum(-1)).double().mean())  # type: ignore[union-attr]
+    row["lexicon_share"] = float((where.sum(-1) / sample.valid.sum(-1)).double().mean())
     return row
 
 

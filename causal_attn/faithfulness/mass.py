@@ -22,7 +22,7 @@ def mass_on(sample: MaskSample, positions: Tensor) -> Tensor:
 
 def by_class(values: Tensor, sample: MaskSample) -> Tensor:
     """Mean of `values` (n,) within each class, NaN for an absent one. Shape (K,)."""
-    return torch.stack([values[sample.y == k].mean() for k in range(int(sample.n_classes or 0))])
+    return torch.stack([values[sample.y == k].mean() for k in range(sample.n_classes)])
 
 
 def first_positions(sample: MaskSample, n: int) -> Tensor:
@@ -42,7 +42,7 @@ def word_positions(split: Split, words: Collection[str], width: int) -> Tensor:
 def profile(sample: MaskSample, n_positions: int) -> tuple[Tensor, Tensor]:
     """Mean mask at each of the first positions by class, (K, P), over rows that have it; and their number, (P,)."""
     p = min(n_positions, sample.T)
-    masks, valid = sample.masks[:, :p].double(), sample.valid[:, :p].double()  # type: ignore[index]
-    onehot = torch.nn.functional.one_hot(sample.y, int(sample.n_classes or 0)).double()
+    masks, valid = sample.masks[:, :p].double(), sample.valid[:, :p].double()
+    onehot = torch.nn.functional.one_hot(sample.y, sample.n_classes).double()
     counts = onehot.T @ valid
     return (onehot.T @ (masks * valid)) / counts, valid.sum(0).long()

@@ -70,15 +70,14 @@ def draw_swaps(y: Tensor, lengths: Tensor, n_pairs: int, rng: np.random.Generato
     pairs = np.outer(counts, counts).astype(float)
     np.fill_diagonal(pairs, 0)
     a, b = np.unravel_index(rng.choice(pairs.size, n_pairs, p=pairs.ravel() / pairs.sum()), pairs.shape)
-    order = {int(k): _by_length(y, lengths, int(k)) for k in present}
+    order = {k: _by_length(y, lengths, k) for k in present.tolist()}
     i, j, own = (np.empty(n_pairs, dtype=np.int64) for _ in range(3))
-    for k in present:
-        rows = order[int(k)]
+    for k, rows in order.items():
         i[a == k] = rows[rng.integers(0, len(rows), int((a == k).sum()))]
     length_i = lengths.numpy()[i]
-    for k in present:
-        j[b == k] = _near(order[int(k)], lengths.numpy(), length_i[b == k], rng)
-        own[a == k] = _near(order[int(k)], lengths.numpy(), length_i[a == k], rng, other_than=i[a == k])
+    for k, rows in order.items():
+        j[b == k] = _near(rows, lengths.numpy(), length_i[b == k], rng)
+        own[a == k] = _near(rows, lengths.numpy(), length_i[a == k], rng, other_than=i[a == k])
     return Swaps(torch.from_numpy(i), torch.from_numpy(j), torch.from_numpy(own))
 
 
@@ -108,10 +107,10 @@ def _near(
 
 def swap_effects(model: Any, split: Split, sample: MaskSample, swaps: Swaps) -> Tensor:
     """p(y_j | x_i, m_j) − p(y_j | x_i, m_j′) for each swap, shape (p,), probability."""
-    valid = sample.valid[swaps.i]  # type: ignore[index]
+    valid = sample.valid[swaps.i]
     y_j = sample.y[swaps.j][:, None]
     p = [
-        collect_logits(model, split, moved(sample.masks[rows], valid, sample.kind), swaps.i).softmax(-1)  # type: ignore[arg-type]
+        collect_logits(model, split, moved(sample.masks[rows], valid, sample.kind), swaps.i).softmax(-1)
         for rows in (swaps.j, swaps.own)
     ]
     return (p[0] - p[1]).gather(-1, y_j)[:, 0]
@@ -124,7 +123,7 @@ def reliance(model: Any, evaluator: Any, split: Split, sample: MaskSample, seed:
     """
     rng = np.random.default_rng([seed, 2])
     n_pairs = int(np.clip(PAIRS_PER_ROW * sample.n, MIN_PAIRS, MAX_PAIRS))
-    swaps = draw_swaps(sample.y, sample.valid.sum(-1), n_pairs, rng)  # type: ignore[union-attr]
+    swaps = draw_swaps(sample.y, sample.valid.sum(-1), n_pairs, rng)
     own = swap_effects(model, split, sample, swaps).numpy()
     base = swap_effects(evaluator, split, sample, swaps).numpy()
     draws = np.array([_resampled(own, base, swaps, sample.n, rng) for _ in range(N_BOOTSTRAP)])
@@ -135,7 +134,9 @@ def reliance(model: Any, evaluator: Any, split: Split, sample: MaskSample, seed:
     )  # fmt: skip
 
 
-def _resampled(own: np.ndarray, base: np.ndarray, swaps: Swaps, n: int, rng: np.random.Generator) -> tuple[float, float]:
+def _resampled(
+    own: np.ndarray, base: np.ndarray, swaps: Swaps, n: int, rng: np.random.Generator
+) -> tuple[float, float]:
     weight = rng.standard_exponential(n)
     pair = weight[swaps.i.numpy()] * weight[swaps.j.numpy()]
     return float(pair @ own / pair.sum()), float(pair @ base / pair.sum())

@@ -146,7 +146,9 @@ def _model_and_data(result: Any, data: Data | None) -> tuple[Any, Data]:
     if isinstance(result, TrainResult):
         return result.model, data or result.data
     if data is None:
-        raise InputError("data: expected the data set where a bare model is given (its train split trains the evaluator)")
+        raise InputError(
+            "data: expected the data set where a bare model is given (its train split trains the evaluator)"
+        )
     return result, data
 
 
@@ -166,8 +168,8 @@ def _k(k: int | None, sample: MaskSample) -> int:
 
 
 def _correct(model: Any, evaluator: Any, part: Split, sample: MaskSample, k: int) -> dict[str, Tensor]:
-    """1 where the prediction is right: own under the full mask, own at the top k, the evaluator at the top k; the gap."""
-    chosen = top_k(sample.masks, sample.valid, k)  # type: ignore[arg-type]
+    """1 where right: the model under its full mask and at its top k, the evaluator at the same k; and the gap."""
+    chosen = top_k(sample.masks, sample.valid, k)
     flat = chosen.float()
     if sample.kind == "subset":
         cut, seen = flat * sample.masks, flat

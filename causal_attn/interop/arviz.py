@@ -116,8 +116,8 @@ def _psislw(log_weights: np.ndarray) -> tuple[Any, Any]:
         if generation() >= 1:
             from arviz_stats.base import array_stats
 
-            return array_stats.psislw(log_weights)  # type: ignore[no-any-return]
-        return arviz().psislw(log_weights)  # type: ignore[no-any-return]
+            return array_stats.psislw(log_weights)
+        return arviz().psislw(log_weights)
 
 
 def khat_threshold(n: int) -> float:

@@ -19,7 +19,7 @@ def assign_folds(sample: MaskSample, folds: int, seed: int) -> Tensor:
     """
     if isinstance(folds, bool) or not isinstance(folds, int) or folds < 2:
         raise InputError(f"folds: expected an integer of at least 2, got {folds!r}")
-    counts = torch.bincount(sample.y, minlength=int(sample.n_classes or 0))
+    counts = torch.bincount(sample.y, minlength=sample.n_classes)
     if (counts > 0).sum() < 2:
         raise InputError(f"y: expected at least two classes, every row is class {int(sample.y[0])}")
     if sample.n < folds:
@@ -54,7 +54,7 @@ def _grouped(sample: MaskSample, folds: int, seed: int) -> Tensor:
     y, groups = sample.y.numpy(), sample.groups.numpy()
     for number, (_, held_out) in enumerate(splitter.split(np.zeros(sample.n), y, groups)):
         fold[torch.from_numpy(held_out)] = number
-    for k in range(int(sample.n_classes or 0)):
+    for k in range(sample.n_classes):
         spread = fold[sample.y == k].unique()
         if len(spread) < 2:
             raise InputError(f"groups: class {k} lies in a single fold; its held-out model would never see it")

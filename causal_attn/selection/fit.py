@@ -1,8 +1,8 @@
 """Estimating P(y|m): the configuration (`SelectionModel`) and what a fit gives (`SelectionFit`).
 
-    fit = SelectionModel().fit(sample, folds=5, seed=0)
-    weights = fit.weights()          # cross-fitted: each row weighted by a model that did not see it
-    fit.log_prob(new_masks)          # posterior draws of log P(y|m), from a final fit on all rows
+fit = SelectionModel().fit(sample, folds=5, seed=0)
+weights = fit.weights()          # cross-fitted: each row weighted by a model that did not see it
+fit.log_prob(new_masks)          # posterior draws of log P(y|m), from a final fit on all rows
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ from causal_attn.interop.arviz import psis, to_arviz
 from causal_attn.masks import FeatureFunction, FeatureMap, MaskSample, as_labels, as_tensor
 from causal_attn.selection.crossfit import assign_folds
 from causal_attn.selection.gaussian import (
-    Posterior, fit_posterior, log_joint, margin_offsets,
+    Posterior,
+    fit_posterior,
+    log_joint,
+    margin_offsets,
 )  # fmt: skip
 from causal_attn.selection.model import SelectionStory
 from causal_attn.selection.response import linear_log_prob, with_intercept
@@ -186,14 +189,15 @@ class SelectionFit:
     fold_fits: tuple[Fitted, ...]
 
     def __repr__(self) -> str:
-        return f"SelectionFit({self.sample!r}, folds={len(self.fold_fits)}, held_out_log_loss={self.held_out_log_loss:.4f})"
+        folds = len(self.fold_fits)
+        return f"SelectionFit({self.sample!r}, folds={folds}, held_out_log_loss={self.held_out_log_loss:.4f})"
 
     # ------------------------------------------------------------------------------------------------ predictions
 
     def features(self, masks: Any, valid: Any = None) -> Tensor:
         """φ of new masks, shape (n, d); the masks are checked first."""
         new = MaskSample(masks, torch.zeros(len(masks), dtype=torch.long), valid, self.sample.kind, n_classes=1)
-        return self.feature_map(new.masks, new.valid)  # type: ignore[arg-type]
+        return self.feature_map(new.masks, new.valid)
 
     def log_prob(self, masks: Any, valid: Any = None) -> Tensor:
         """Posterior draws of log P(y|m) for new masks, nats. (n, T) -> (S, n, K)."""
@@ -221,7 +225,7 @@ class SelectionFit:
     @property
     def story(self) -> SelectionStory:
         """The Pyro model of this fit."""
-        scale = self.final.posterior.mode.prior_precision ** -0.5
+        scale = self.final.posterior.mode.prior_precision**-0.5
         return SelectionStory(self.final.log_prior, scale, self.feature_map)
 
     # ------------------------------------------------------------------------------------------------ weights
@@ -252,7 +256,9 @@ class SelectionFit:
         if not 1 <= n_draws <= available:
             raise InputError(f"n_draws: expected 1 to {available}, the draws of this fit, got {n_draws}")
         prior = self.final.log_prior.exp()
-        target = prior if target_prior is None else replace(self.config, prior=target_prior).log_prior_of(self.sample).exp()
+        target = (
+            prior if target_prior is None else replace(self.config, prior=target_prior).log_prior_of(self.sample).exp()
+        )
         y = self.sample.y
         own = self._held_out.gather(-1, y[:, None])[:, 0]
         log_w = stabilised_log_weights(target.log()[y], own)
@@ -305,7 +311,7 @@ class SelectionFit:
     # ------------------------------------------------------------------------------------------------ ArviZ
 
     def to_arviz(self, log_likelihood: bool = True) -> Any:
-        """posterior, sample_stats, optimization, observed_data, constant_data and, if asked, log_likelihood; one chain."""
+        """Groups posterior, sample_stats, optimization, observed_data, constant_data and log_likelihood; one chain."""
         theta, y = self.final.theta, self.sample.y
         groups: dict[str, dict[str, np.ndarray]] = {
             "posterior": {"weights": theta[:, :-1].numpy(), "intercept": theta[:, -1].numpy()},
@@ -315,7 +321,10 @@ class SelectionFit:
             "constant_data": {"fold": self.fold.numpy(), "prior": self.final.log_prior.exp().numpy()},
         }
         if log_likelihood:
-            log_p = [lp.gather(-1, y[:, None])[:, 0] for lp in (linear_log_prob(t, self.phi, self.final.log_prior) for t in theta)]
+            log_p = [
+                lp.gather(-1, y[:, None])[:, 0]
+                for lp in (linear_log_prob(t, self.phi, self.final.log_prior) for t in theta)
+            ]
             groups["log_likelihood"] = {"y": torch.stack(log_p).numpy()}
         dims = {
             "weights": ["feature", "contrast"], "intercept": ["contrast"], "elbo": ["step"], "y": ["obs_id"],

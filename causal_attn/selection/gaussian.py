@@ -17,7 +17,12 @@ import torch
 from torch import Tensor
 
 from causal_attn.selection.newton import (
-    Mode, curvature, find_mode, log_likelihood, log_weight_prior, penalty_diagonal,
+    Mode,
+    curvature,
+    find_mode,
+    log_likelihood,
+    log_weight_prior,
+    penalty_diagonal,
 )  # fmt: skip
 from causal_attn.selection.response import contrasts, with_intercept
 
@@ -103,7 +108,7 @@ def _elbo(q: Posterior, z: Tensor, x: Tensor, y: Tensor) -> float:
 
 def _natural_step(q: Posterior, z: Tensor, x: Tensor, y: Tensor) -> Posterior:
     average = curvature(q._map(z), x, y, q.log_prior)
-    penalty = penalty_diagonal(*q.mean.shape, q.mode.prior_precision, x)
+    penalty = penalty_diagonal(q.mean, q.mode.prior_precision)
     precision = average.precision + penalty.diag()
     gradient = average.gradient.reshape(-1) - penalty * q.mean.reshape(-1)
     move = torch.linalg.solve(precision, gradient).reshape(q.mean.shape)

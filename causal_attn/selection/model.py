@@ -12,7 +12,8 @@ Source: theory section 3; Bai et al. (2021), arXiv 2006.05656.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Any
 
 import pyro
 import pyro.distributions as dist
@@ -30,14 +31,16 @@ class FlatPrior(dist.ImproperUniform):
     def __init__(self, shape: tuple[int, ...]) -> None:
         super().__init__(constraints.independent(constraints.real, len(shape)), (), shape)
 
-    def expand(self, batch_shape: torch.Size, _instance: FlatPrior | None = None) -> FlatPrior:
+    def expand(self, batch_shape: Any, _instance: FlatPrior | None = None) -> FlatPrior:
         new = self._get_checked_instance(FlatPrior, _instance)
         new._support = self._support
         super(dist.ImproperUniform, new).__init__(torch.Size(batch_shape), self.event_shape)
         return new
 
-    def sample(self, sample_shape: torch.Size = torch.Size()) -> Tensor:  # noqa: B008
-        return torch.zeros(sample_shape + self.batch_shape + self.event_shape, dtype=torch.get_default_dtype())
+    def sample(self, sample_shape: Any = ()) -> Tensor:
+        return torch.zeros(
+            torch.Size(sample_shape) + self.batch_shape + self.event_shape, dtype=torch.get_default_dtype()
+        )
 
 
 def log_propensity(log_r: Tensor, log_prior: Tensor, log_base_rate: Tensor) -> Tensor:
@@ -65,7 +68,6 @@ class SelectionStory:
     prior_scale: float
     features: Callable[[Tensor, Tensor], Tensor]
     log_base_rate: Tensor | None = None
-    n_features: int = field(default=0)
 
     def base_rate(self) -> Tensor:
         """log c, nats."""
@@ -77,15 +79,15 @@ class SelectionStory:
         """Run the story on masks (n, T).
 
         With `y` and `s` None it runs forwards: y from Q, then s. With both given, the log density of the trace is that
-        of the kept rows, log P(y | m, s): the factor −log Z(m) (for s = 0, −log(1 − Z(m))) is that conditioning. It is a
-        constant here, and kept, since it is not one for any other propensity.
+        of the kept rows, log P(y | m, s): the factor −log Z(m) (for s = 0, −log(1 − Z(m))) is that conditioning. It is
+        a constant here, and kept, since it is not one for any other propensity.
         """
         here = torch.ones_like(masks, dtype=torch.bool) if valid is None else valid
         return self.on_features(self.features(masks, here), y, s)
 
     def on_features(self, phi: Tensor, y: Tensor | None = None, s: Tensor | None = None) -> dict[str, Tensor]:
         """The same story on features φ (n, d) that were computed before."""
-        if (y is None) != (s is None) and y is None:
+        if s is not None and y is None:
             raise InputError("y: expected classes where s is given")
         theta = self._theta(phi)
         log_r = linear_log_prob(theta, phi, self.log_prior)

@@ -79,9 +79,9 @@ def _blocks(x: Tensor, second: Tensor) -> Tensor:
     return out.reshape(width * n_out, width * n_out)
 
 
-def penalty_diagonal(width: int, n_out: int, prior_precision: float, like: Tensor) -> Tensor:
+def penalty_diagonal(theta: Tensor, prior_precision: float) -> Tensor:
     """λ on the weights, 0 on the intercept's row, flattened to (P,)."""
-    diagonal = like.new_full((width, n_out), prior_precision)
+    diagonal = torch.full_like(theta, prior_precision)
     diagonal[-1] = 0.0
     return diagonal.reshape(-1)
 
@@ -113,7 +113,7 @@ def find_mode(
             new = evidence_precision(local, theta)
             settled = abs(new - lam) <= 0.02 * lam and step > 0
             lam = new
-        penalty = penalty_diagonal(*theta.shape, lam, x)
+        penalty = penalty_diagonal(theta, lam)
         precision = local.precision + penalty.diag()
         gradient = local.gradient.reshape(-1) - penalty * theta.reshape(-1)
         move = torch.linalg.solve(precision, gradient)

@@ -1,0 +1,6 @@
+"""The main job, stage by stage, from a frozen configuration to a directory of results."""
+
+from causal_attn.study.config import SCHEMES, StudyConfig
+from causal_attn.study.run import StudyResult, run_study
+
+__all__ = ["SCHEMES", "StudyConfig", "StudyResult", "run_study"]

@@ -18,7 +18,7 @@ EVAL_BATCH = 256
 
 
 def pick_device(device: str | torch.device) -> torch.device:
-    """"auto" is CUDA where there is one, else the CPU."""
+    """ "auto" is CUDA where there is one, else the CPU."""
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -61,7 +61,7 @@ def batches(lengths: Tensor | None, n: int, size: int, rng: np.random.Generator 
             rows = rows[np.argsort(known[rows], kind="stable")]
             parts += [rows[i : i + size] for i in range(0, len(rows), size)]
     if rng is not None:
-        rng.shuffle(parts)  # type: ignore[arg-type]
+        rng.shuffle(parts)
     yield from (torch.from_numpy(part) for part in parts)
 
 

@@ -20,7 +20,13 @@ from causal_attn.attention.seeding import forked_rng
 from causal_attn.data.splits import Data, Split
 from causal_attn.errors import InputError, NotEstimableError
 from causal_attn.training.collect import (
-    batches, collect_logits, collect_masks, device_of, fit_width, pick_device, to_device,
+    batches,
+    collect_logits,
+    collect_masks,
+    device_of,
+    fit_width,
+    pick_device,
+    to_device,
 )  # fmt: skip
 from causal_attn.training.result import TrainResult
 from causal_attn.training.schemes import ERM, Phase, Scheme
@@ -88,7 +94,7 @@ def train(
         raise InputError(f"model: expected an nn.Module with masks and predict, got {type(model).__name__}")
     started = time.perf_counter()
     where = pick_device(device)
-    trained = copy.deepcopy(model).to(where)
+    trained: Any = copy.deepcopy(model).to(where)
     probe = to_device(data.train.batch(torch.arange(min(8, len(data.train))))[0], where)
     check_model(trained, probe, data.n_classes)
     with forked_rng(seed, trained.parameters()):

@@ -56,13 +56,13 @@ class TrainResult:
             part = self.data.split(split)
             masks, valid = collect_masks(self.model, part)
             self._cache["masks", split] = MaskSample(masks, part.y, valid, n_classes=self.data.n_classes)
-        return self._cache["masks", split]  # type: ignore[no-any-return]
+        return self._cache["masks", split]
 
     def logits(self, split: str = "test") -> Tensor:
         """Logits under the model's own masks, shape (n, K), float64."""
         if ("logits", split) not in self._cache:
             self._cache["logits", split] = collect_logits(self.model, self.data.split(split))
-        return self._cache["logits", split]  # type: ignore[no-any-return]
+        return self._cache["logits", split]
 
     def evaluate(self, split: str = "test") -> Evaluation:
         """Accuracy and log-loss on a split."""

@@ -1,4 +1,4 @@
-"""What `InstanceWeighting` does at a refresh: masks as shown, a refitted selection model, and a weight for every row."""
+"""What `InstanceWeighting` does at a refresh: masks as shown, a refitted selection model, a weight for every row."""
 
 from __future__ import annotations
 
@@ -77,14 +77,14 @@ def _explore(sample: MaskSample, fold: Tensor, share: float, rng: np.random.Gene
     explored = torch.from_numpy(rng.random(sample.n) < share)
     if share == 0:
         return explored, None
-    lengths = sample.valid.sum(-1).numpy()  # type: ignore[union-attr]
+    lengths = sample.valid.sum(-1).numpy()
     order = np.lexsort((rng.random(sample.n), lengths, fold.numpy()))
     partner = np.empty(sample.n, dtype=np.int64)
     for number in np.unique(fold.numpy()):
         rows = order[fold.numpy()[order] == number]
         block = np.arange(len(rows)) // SWAP_BLOCK
         partner[rows] = rows[np.lexsort((rng.random(len(rows)), block))]
-    own, given = sample.masks, moved(sample.masks[partner], sample.valid, sample.kind)  # type: ignore[arg-type]
+    own, given = sample.masks, moved(sample.masks[partner], sample.valid, sample.kind)
     return explored, torch.where(explored[:, None], given, own)
 
 

@@ -1,0 +1,110 @@
+"""The command `causal-attn`: parses, runs the study, writes the report, prints. All work is done elsewhere.
+
+Exit status: 0 done, 1 the work failed, 2 the request was wrong. One line on stderr for a wrong request.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from causal_attn.errors import CausalAttnError, DataError, InputError, MissingExtraError, OutputError
+
+WRONG_REQUEST = (InputError, DataError, MissingExtraError, OutputError)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="causal-attn",
+        description="Does your attention leak the answer through the mask, and can weighting or retraining repair it?",
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    _add_study(commands.add_parser("study", help="train, test for the shortcut, retrain under Q, compare, report"))
+    commands.add_parser("data", help="the data sets that can be loaded, and whether each is installed")
+    report = commands.add_parser("report", help="write the report of a results directory again")
+    report.add_argument("dir", metavar="DIR", help="a directory with results.json")
+    return parser
+
+
+def _add_study(study: argparse.ArgumentParser) -> None:
+    """Defaults are those of `StudyConfig`: an option that is not given is not passed on."""
+    add = lambda *names, **kwargs: study.add_argument(*names, default=argparse.SUPPRESS, **kwargs)  # noqa: E731
+    add("--data", metavar="NAME|PATH", help="a known set, or CSV, TSV, JSONL, Parquet with columns text,label "
+        "(default: rotten_tomatoes)")  # fmt: skip
+    add("--downstream", metavar="PART", help="recurrent, pooled or concatenated (default: recurrent)")
+    add("--schemes", metavar="A,B,...", help="out of erm, weighted, weights-only, random, warm "
+        "(default: erm,weighted,random,warm)")  # fmt: skip
+    add("--default-tokens", type=int, metavar="N", help="tokens put before every text, the same in every text (5)")
+    add("--word-dropout", type=float, metavar="P", help="share of words hidden from the downstream part only, in "
+        "training (0.5)")  # fmt: skip
+    add("--seeds", type=int, metavar="N", help="number of seeds (1)")
+    add("--epochs", type=int, metavar="N", help="most epochs of a training phase")
+    add("--limit", type=int, metavar="ROWS", help="use only this many rows")
+    add("--max-tokens", type=int, metavar="N", help="use only the first N tokens of a text")
+    add("--k", type=int, metavar="K", help="positions kept for the accuracies at k (5)")
+    add("--permutations", type=int, metavar="N", dest="n_permutations", help="of the leakage test (200)")
+    add("--device", metavar="DEVICE", help="auto, cpu, cuda (auto)")
+    study.add_argument("--out", metavar="DIR", default="study", help="where the results go (default: study)")
+    study.add_argument("--resume", action="store_true", help="use the finished cells of an interrupted run")
+    study.add_argument("--quiet", action="store_true", help="no progress bars")
+
+
+def _study(args: argparse.Namespace) -> int:
+    from causal_attn import report
+    from causal_attn.study import StudyConfig, run_study
+
+    options = {k: v for k, v in vars(args).items() if k not in ("command", "out", "resume", "quiet")}
+    if "schemes" in options:
+        options["schemes"] = tuple(name.strip() for name in options["schemes"].split(","))
+    result = run_study(StudyConfig(**options), args.out, resume=args.resume, progress=not args.quiet)
+    return _show(report.write(result.out))
+
+
+def _report(args: argparse.Namespace) -> int:
+    from causal_attn import report
+
+    return _show(report.write(args.dir))
+
+
+def _show(page: Path) -> int:
+    """The table, the verdict and where the page is."""
+    from causal_attn import report
+
+    results = report.read_results(page.parent)
+    print(report.text_table(results))
+    print()
+    print(report.text_verdict(results))
+    print(f"\n{page}")
+    return 0
+
+
+def _data(args: argparse.Namespace) -> int:
+    from causal_attn import data
+
+    print(data.describe().to_string(index=False))
+    return 0
+
+
+COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {"study": _study, "report": _report, "data": _data}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; returns the exit status."""
+    args = _parser().parse_args(argv)
+    try:
+        return COMMANDS[args.command](args)
+    except WRONG_REQUEST as error:
+        print(f"causal-attn: {' '.join(str(error).split())}", file=sys.stderr)
+        return 2
+    except CausalAttnError as error:
+        print(f"causal-attn: {' '.join(str(error).split())}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("causal-attn: interrupted; finished parts are kept, --resume goes on from them", file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,205 @@
+"""The main job: load, train under each scheme, model the selection, measure, and write a directory of results."""
+
+from __future__ import annotations
+
+import platform
+import shutil
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from causal_attn.data import load
+from causal_attn.data.splits import Data
+from causal_attn.errors import OutputError
+from causal_attn.interop.arviz import save_netcdf
+from causal_attn.selection import SelectionFit, SelectionModel
+from causal_attn.storage import save_arrays, save_json
+from causal_attn.study.cells import Cell, CellStore, Evaluators, example_rows, run_cell
+from causal_attn.study.config import SCHEMES, StudyConfig
+from causal_attn.study.words import summary_in_words
+from causal_attn.weights import Weights
+
+MAX_ARVIZ_ENTRIES = 5_000_000
+"""Most numbers of a per-row group in an ArviZ file; above it a seeded subset of rows is written."""
+
+
+@dataclass(frozen=True)
+class StudyResult:
+    """What a study found.
+
+    Args:
+        out: the directory it is in.
+        results: the content of `results.json`.
+    """
+
+    out: Path
+    results: dict[str, Any]
+
+
+def run_study(config: StudyConfig, out: str | Path, resume: bool = True, progress: bool = True) -> StudyResult:
+    """Run the main job and write its results into `out`.
+
+    Results of an earlier run stay until the new ones are complete. Finished cells (scheme and seed) are kept in
+    `out/cells` and, with `resume`, used again where nothing they depend on has changed.
+
+    Raises:
+        DataError, InputError: data or configuration that cannot be used; nothing is written then.
+        OutputError: `out` cannot be written.
+    """
+    first = _load(config, 0)
+    where = _writable(Path(out))
+    store = CellStore(where, config, first)
+    cells: dict[str, list[Cell]] = {name: [] for name in config.schemes}
+    for seed in range(config.seeds):
+        data = first if seed == 0 else _load(config, seed)
+        evaluators = Evaluators(config, data, seed, progress)
+        for scheme in config.schemes:
+            cell = store.load(scheme, seed) if resume else None
+            if cell is None:
+                _say(f"seed {seed}: {SCHEMES[scheme][0]}", progress)
+                cell = run_cell(config, data, scheme, seed, evaluators, progress)
+                store.save(cell, scheme, seed)
+            cells[scheme].append(cell)
+    scheme = config.schemes[0]
+    _say(f"selection model of {scheme}'s masks", progress)
+    fit = SelectionModel().fit(cells[scheme][0].masks, seed=0, progress=progress)
+    results = _results(config, first, cells, fit)
+    _write(where, results, first, cells, fit)
+    return StudyResult(where, results)
+
+
+def _say(text: str, progress: bool) -> None:
+    if progress:
+        print(text, file=sys.stderr, flush=True)
+
+
+def _load(config: StudyConfig, seed: int) -> Data:
+    return load(
+        config.data, default_tokens=config.default_tokens, seed=seed, limit=config.limit, max_tokens=config.max_tokens
+    )
+
+
+def _writable(out: Path) -> Path:
+    """`out` as an existing directory that takes files; what was made for the check is gone again on failure."""
+    made = not out.exists()
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=out, prefix=".writable"):
+            pass
+    except OSError as error:
+        if made and out.is_dir():
+            shutil.rmtree(out, ignore_errors=True)
+        raise OutputError(f"out: {str(out)!r} cannot be written ({error.strerror or error})") from error
+    return out
+
+
+# ---------------------------------------------------------------------------------------------------- results.json
+
+
+def _results(config: StudyConfig, data: Data, cells: dict[str, list[Cell]], fit: SelectionFit) -> dict[str, Any]:
+    schemes = {name: {"label": SCHEMES[name][0], "runs": [cell.row for cell in runs]} for name, runs in cells.items()}
+    return {
+        "version": 1,
+        "config": config.as_dict(),
+        "data": _data_facts(data),
+        "versions": _versions(),
+        "summary": summary_in_words(schemes),
+        "verdict": {name: runs[0].row["verdict"] for name, runs in cells.items()},
+        "schemes": schemes,
+        "selection": _selection_facts(fit, fit.weights(), next(iter(cells))),
+        "files": {"selection": "selection.nc", "weights": "weights.nc", "details": "details.npz",
+                  "examples": "examples.json"},
+    }  # fmt: skip
+
+
+def _data_facts(data: Data) -> dict[str, Any]:
+    return {
+        "name": data.name, "rows": {name: len(split) for name, split in data.splits.items()},
+        "class_names": list(data.class_names), "vocabulary": len(data.vocabulary or ()),
+        "tokens_cut": data.n_tokens_cut,
+    }  # fmt: skip
+
+
+def _versions() -> dict[str, str]:
+    packages = ("causal-attn", "torch", "pyro-ppl", "arviz", "numpy", "scikit-learn")
+    known = {}
+    for name in packages:
+        try:
+            known[name] = version(name)
+        except ModuleNotFoundError:  # run from a source tree that was not installed
+            known[name] = "not installed"
+    return {"python": platform.python_version(), **known}
+
+
+def _selection_facts(fit: SelectionFit, weights: Weights, scheme: str) -> dict[str, Any]:
+    low, high = weights.support_deficit_interval
+    return {
+        "scheme": scheme, "n": fit.sample.n, "mean_weight": weights.mean,
+        "calibration_residual": weights.calibration_residual, "support_deficit": weights.support_deficit,
+        "support_deficit_interval": [low, high], "ess": weights.ess, "ess_per_class": weights.ess_per_class.tolist(),
+        "largest_share": weights.largest_share, "khat": weights.khat, "vi_khat": fit.vi_khat,
+        "held_out_log_loss": fit.held_out_log_loss, "prior_log_loss": fit.prior_log_loss, "tau": weights.tau,
+        "words": weights.words,
+    }  # fmt: skip
+
+
+# ---------------------------------------------------------------------------------------------------- files
+
+
+def _write(out: Path, results: dict[str, Any], data: Data, cells: dict[str, list[Cell]], fit: SelectionFit) -> None:
+    """Everything into a hidden folder first, then each file renamed into place, results.json last."""
+    with tempfile.TemporaryDirectory(dir=out, prefix=".new-") as name:
+        new = Path(name)
+        weights = fit.weights()
+        save_netcdf(
+            fit.to_arviz(log_likelihood=fit.sample.n * len(fit.final.theta) <= MAX_ARVIZ_ENTRIES), new / "selection.nc"
+        )
+        save_netcdf(weights.to_arviz(_arviz_rows(weights)), new / "weights.nc")
+        save_arrays(new / "details.npz", _details(cells, weights, fit), {})
+        save_json(new / "examples.json", _examples(data, cells))
+        for scheme, runs in cells.items():
+            runs[0].masks.save(new / f"masks-{scheme}.npz")
+        save_json(new / "results.json", results)
+        for path in sorted(new.iterdir(), key=lambda p: p.name == "results.json"):
+            path.replace(out / path.name)
+
+
+def _arviz_rows(weights: Weights) -> np.ndarray | None:
+    n, most = len(weights.y), MAX_ARVIZ_ENTRIES // weights.n_draws
+    return None if n <= most else np.sort(np.random.default_rng(0).choice(n, most, replace=False))
+
+
+def _details(cells: dict[str, list[Cell]], weights: Weights, fit: SelectionFit) -> dict[str, np.ndarray]:
+    assert weights.log_prob is not None
+    arrays = {
+        "log_w": weights.log_w.numpy(), "y": weights.y.numpy(), "log_prob": weights.log_prob.numpy(),
+        "elbo": fit.elbo.numpy(),
+    }  # fmt: skip
+    for scheme, runs in cells.items():
+        own = runs[0].arrays
+        arrays[f"profile_{scheme}"], arrays["profile_count"] = own["profile"], own["profile_count"]
+        arrays[f"history_{scheme}"] = own["history"]
+        if np.isfinite(own["deficit_history"]).any():
+            arrays[f"deficit_history_{scheme}"] = own["deficit_history"]
+    return arrays
+
+
+def _examples(data: Data, cells: dict[str, list[Cell]]) -> list[dict[str, Any]]:
+    out = []
+    for place, row in enumerate(example_rows(data).tolist()):
+        tokens = data.test.tokens(row)
+        schemes = {name: _shown(runs[0].arrays, place, len(tokens)) for name, runs in cells.items()}
+        out.append({"tokens": tokens, "label": int(data.test.y[row]), "schemes": schemes})
+    return out
+
+
+def _shown(arrays: dict[str, np.ndarray], place: int, width: int) -> dict[str, Any]:
+    p: Sequence[float] = arrays["example_p"][place].tolist()
+    mask = [round(float(v), 5) for v in arrays["example_masks"][place][:width]]
+    return {"mask": mask, "prediction": int(np.argmax(p)), "probability": round(max(p), 4)}
