@@ -9,14 +9,22 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from causal_attn.errors import CausalAttnError, DataError, InputError, MissingExtraError, OutputError
 
 WRONG_REQUEST = (InputError, DataError, MissingExtraError, OutputError)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+class Parser(argparse.ArgumentParser):
+    """argparse with one line for a wrong request: no usage before it."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {' '.join(message.split())}\n")
+
+
+def _parser() -> Parser:
+    parser = Parser(
         prog="causal-attn",
         description="Does your attention leak the answer through the mask, and can weighting or retraining repair it?",
     )

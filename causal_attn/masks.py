@@ -54,12 +54,17 @@ def as_labels(y: Any, n: int | None, n_classes: int | None, name: str = "y") -> 
         if bad.any():
             row = first_row(bad)
             raise InputError(f"{name}: expected integers 0..K-1, row {row} is {labels[row].item()}")
+    if n_classes is not None and (
+        isinstance(n_classes, bool) or not isinstance(n_classes, (int, np.integer)) or n_classes < 1
+    ):
+        raise InputError(f"n_classes: expected an integer of at least 1, got {n_classes!r}")
     whole = labels.long()
-    k = int(whole.max()) + 1 if n_classes is None and len(whole) else (n_classes or 0)
+    k = int(n_classes or (int(whole.max()) + 1 if len(whole) else 0))
     bad = (whole < 0) | (whole >= k)
     if bad.any():
         row = first_row(bad)
-        raise InputError(f"{name}: expected labels in 0..{k - 1}, row {row} is {int(whole[row])}")
+        upper = f"0..{k - 1}" if n_classes is not None else "0..K-1"
+        raise InputError(f"{name}: expected labels in {upper}, row {row} is {int(whole[row])}")
     return whole, k
 
 
@@ -104,7 +109,7 @@ class MaskSample:
         here = checked_valid(valid, m.shape)
         labels, k = as_labels(y, len(m), n_classes)
         found = _checked_kind(m, kind)
-        _check_rows(m, here, found, _tolerance(masks, m))
+        _check_rows(m, here, found, _tolerance(m))
         fields = {
             "masks": m,
             "y": labels,
@@ -189,19 +194,22 @@ class MaskSample:
         a = as_tensor(attentions[layer], "attentions")
         if a.ndim != 4 or a.shape[2] != a.shape[3]:
             raise InputError(f"attentions: expected (n, H, L, L), layer {layer} has {tuple(a.shape)}")
+        if not -a.shape[2] <= query < a.shape[2]:
+            raise InputError(f"query: expected one of {a.shape[2]} positions, got {query}")
         if heads == "mean":
-            a = a.float() if a.dtype in (torch.float16, torch.bfloat16) else a
-            return MaskSample(a[:, :, query].mean(1), y, valid, "simplex")
+            return MaskSample(a[:, :, query].double().mean(1).to(a.dtype), y, valid, "simplex")
         if not isinstance(heads, int) or not -a.shape[1] <= heads < a.shape[1]:
             raise InputError(f"heads: expected 'mean' or one of {a.shape[1]} heads, got {heads!r}")
         return MaskSample(a[:, heads, query], y, valid, "simplex")
 
 
-def _tolerance(came: Any, masks: Tensor) -> float:
-    dtype = getattr(came, "dtype", None)
-    if dtype == np.float16:
-        dtype = torch.float16
-    return SUM_TOLERANCE[dtype if dtype in SUM_TOLERANCE else masks.dtype]
+def _tolerance(masks: Tensor) -> float:
+    """The tolerance of the coarsest precision that holds these values exactly: float32 may have come from half, now or
+    in an earlier sample, and must still be readable after `rows`, `load` or a fit's own check."""
+    if masks.dtype == torch.float64:
+        return SUM_TOLERANCE[torch.float64]
+    held = [d for d in (torch.bfloat16, torch.float16) if torch.equal(masks, masks.to(d).float())]
+    return max(SUM_TOLERANCE[d] for d in (torch.float32, *held))
 
 
 def _checked_masks(values: Any) -> Tensor:

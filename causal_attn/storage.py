@@ -6,6 +6,7 @@ import json
 import os
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -32,7 +33,10 @@ def whole_file(path: str | Path) -> Iterator[Path]:
     try:
         yield temporary
         temporary.chmod(0o644)
-        temporary.replace(target)
+        try:
+            temporary.replace(target)
+        except OSError as error:
+            raise OutputError(f"{target}: cannot be written ({error.strerror})") from error
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -56,17 +60,19 @@ def load_arrays(path: str | Path) -> tuple[dict[str, np.ndarray], dict[str, str]
     """Arrays and metadata of a .npz or .safetensors file; never unpickles."""
     if not Path(path).is_file():
         raise InputError(f"path: no file at {str(path)!r}")
+    from safetensors import SafetensorError, safe_open
+
     try:
         if Path(path).suffix == ".safetensors":
-            from safetensors import safe_open
-
             with safe_open(path, framework="np") as file:
                 return {name: file.get_tensor(name) for name in file.keys()}, dict(file.metadata() or {})  # noqa: SIM118
+        if not zipfile.is_zipfile(path):  # np.load would also take a bare .npy
+            raise ValueError("not a zip archive")
         with np.load(path, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+        meta = json.loads(str(arrays.pop(META))) if META in arrays else {}
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error, SafetensorError) as error:
         raise InputError(f"path: {str(path)!r} cannot be read as arrays ({error})") from error
-    meta = json.loads(str(arrays.pop(META))) if META in arrays else {}
     return arrays, meta
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from scipy.stats import binom
+from scipy.stats import beta, binom
 from torch import Tensor
 
 from causal_attn.errors import InputError, NotEstimableError, PositivityError
@@ -26,6 +26,9 @@ MAX_DRAW_ENTRIES = 10**8
 """Draws above this many entries are not kept in memory."""
 N_CUTS = 4000
 """Most cut points of the rank inversion; beyond it the cuts are spread over the ranks (error at most 1/N_CUTS)."""
+
+SAME_SCORE = 1e-6
+"""Log-probabilities this close, in nats, are one rank: equal ones may differ by rounding, and that may follow y."""
 
 DrawSource = Callable[[slice], Tensor]
 """Rows -> draws of log P(k | m), shape (S, rows, K)."""
@@ -73,10 +76,16 @@ def support_deficit(
 ) -> SupportDeficit:
     r"""D_τ = Σ_k P(k) · mass of the masks where P(k|m) ≤ P(k)/τ, by rank inversion.
 
-    The classifier serves to *rank* rows only: among the n_t rows of lowest r(k|m), x_t are of class k. The largest
-    n_t/n whose Clopper–Pearson upper (lower) limit of x_t/n_t is at most P(k)/τ gives the lower (upper) bound; the
-    estimate compares x_t/n_t itself. Error α/K per class. Miscalibrated probabilities of the right order change
-    nothing, unlike 1 − mean(w).
+    The classifier serves to *rank* rows only: among the n_t rows of lowest r(k|m), x_t are of class k. With b = P(k)/τ,
+
+    * the estimate cuts where x_t − b·n_t is least, which is where the isotonic fit of P(k|m) along the ranks crosses b.
+      (The last cut whose *average* x_t/n_t is at most b lies further: rows above b hide behind those far below.)
+    * the upper end is the last cut whose Clopper–Pearson lower limit of x_t/n_t is at most b;
+    * the lower end is the last row from which on, up to the estimate's cut, the upper limit of the hit rate is at most
+      b: P(k|m) is then at most b there and at every lower rank.
+
+    Both ends are widened by the Clopper–Pearson limits of a share n_t/n of n rows. Error α/K per class, a quarter of it
+    for each of these limits. Miscalibrated probabilities of the right order change nothing, unlike 1 − mean(w).
 
     Args:
         log_prob: log r(k | m_i) from models that did not see row i, shape (n, K).
@@ -96,19 +105,36 @@ def support_deficit(
 
 
 def _rank_inversion(score: Tensor, hit: Tensor, bound: float, alpha: float) -> tuple[float, float, float]:
-    """(estimate, low, high) of the share of rows whose hit probability is at most `bound`."""
+    """(estimate, low, high) of the mass of masks whose hit probability is at most `bound`."""
     n = len(score)
-    order = torch.argsort(score)
-    hits = hit[order].cumsum(0)
-    ranked = score[order]
-    ends = torch.cat([ranked[1:] > ranked[:-1], torch.ones(1, dtype=torch.bool)]).nonzero()[:, 0]  # never split a tie
-    if len(ends) > N_CUTS:
-        ends = ends[torch.linspace(0, len(ends) - 1, N_CUTS).round().long()]
-    x, n_t = hits[ends].numpy(), ends.numpy() + 1.0
-    upper_fits = binom.cdf(x, n_t, bound) <= alpha / 2  # upper limit <= bound, without inverting the beta law
-    lower_fits = binom.sf(x - 1, n_t, bound) >= alpha / 2
-    share = lambda fits: float(n_t[fits].max() / n) if fits.any() else 0.0  # noqa: E731
-    return share(x <= bound * n_t), share(upper_fits), share(lower_fits)
+    x, n_t = _cumulated_hits(score, hit)
+    if len(n_t) > N_CUTS:
+        some = np.linspace(0, len(n_t) - 1, N_CUTS).round().astype(int)
+        x, n_t = x[some], n_t[some]
+    cut = _least_excess(x - bound * n_t)
+    sure = binom.cdf(x[cut] - x[:cut], n_t[cut] - n_t[:cut], bound) <= alpha / 4  # upper limit <= bound, uninverted
+    fits = binom.sf(x - 1, n_t, bound) >= alpha / 4  # lower limit <= bound; always so at n_t = 0
+    low = n_t[1:][:cut][sure].max(initial=0.0)  # the first rows of a block have its least probability
+    return float(n_t[cut] / n), _share_limit(low, n, alpha / 4), 1 - _share_limit(n - n_t[fits].max(), n, alpha / 4)
+
+
+def _cumulated_hits(score: Tensor, hit: Tensor) -> tuple[np.ndarray, np.ndarray]:
+    """x_t and n_t at the cuts along the ranks of `score`, from (0, 0) on; ties are never split."""
+    ranked, order = score.sort()
+    last = torch.ones(1, dtype=torch.bool)
+    ends = torch.cat([ranked[1:] - ranked[:-1] > SAME_SCORE, last]).nonzero()[:, 0]
+    x = hit[order].cumsum(0)[ends].double()
+    return np.append(0.0, x.numpy()), np.append(0.0, ends.numpy() + 1.0)
+
+
+def _least_excess(excess: np.ndarray) -> int:
+    """The last cut at which x_t − b·n_t is least, ties of rounding included."""
+    return int(np.flatnonzero(excess <= excess.min() + 1e-9)[-1])
+
+
+def _share_limit(count: float, n: int, alpha: float) -> float:
+    """Clopper–Pearson lower limit of the probability behind `count` of n."""
+    return float(beta.ppf(alpha, count, n - count + 1)) if count > 0 else 0.0
 
 
 @dataclass(frozen=True)
@@ -156,14 +182,24 @@ class Weights:
             raise InputError(f"log_w: expected shape (n,), got {tuple(point.shape)}")
         _check_finite(point, "log_w")
         probs = None if log_prob is None else as_tensor(log_prob, "log_prob").double()
-        labels, k = as_labels(y, len(point), None if probs is None else probs.shape[-1])
-        if probs is not None and probs.shape != (len(point), k):
+        if probs is not None and (probs.ndim != 2 or len(probs) != len(point)):
             raise InputError(f"log_prob: expected shape ({len(point)}, K), got {tuple(probs.shape)}")
+        if probs is not None and probs.isnan().any():
+            raise InputError(f"log_prob: expected log-probabilities, row {first_row(probs.isnan())} has NaN")
+        given = None if prior is None else as_tensor(prior, "prior").double()
+        labels, k = as_labels(y, len(point), next((v.shape[-1] for v in (probs, given) if v is not None), None))
+        if given is not None and (given.shape != (k,) or not (given > 0).all() or abs(float(given.sum()) - 1) > 1e-6):
+            raise InputError(f"prior: expected {k} positive numbers that sum to 1, got {given.tolist()}")
         many = None if draws is None else as_tensor(draws, "draws").float()
         if many is not None and (many.ndim != 2 or many.shape[1] != len(point)):
             raise InputError(f"draws: expected shape (S, {len(point)}), got {tuple(many.shape)}")
+        if many is not None and not torch.isfinite(many).all():
+            row = first_row(~torch.isfinite(many).T)
+            raise InputError(f"draws: expected finite numbers, row {row} has another value")
+        if not tau > 1:
+            raise InputError(f"tau: expected a weight above 1, got {tau}")
         shares = torch.bincount(labels, minlength=k).double() / len(labels)
-        target = shares if prior is None else as_tensor(prior, "prior").double()
+        target = shares if given is None else given
         return Weights(
             point, labels, target, probs, tau=tau, given_draws=many, n_draws=0 if many is None else len(many)
         )  # fmt: skip
@@ -187,6 +223,8 @@ class Weights:
         """Draws of log w a block of rows at a time: (rows, tensor (S, rows) float32)."""
         if not self.n_draws:
             raise NotEstimableError("draws: these weights have no posterior draws")
+        if chunk < 1:
+            raise InputError(f"chunk: expected a number of rows of at least 1, got {chunk}")
         for start in range(0, len(self.y), chunk):
             rows = slice(start, min(start + chunk, len(self.y)))
             yield rows, self._draws_of(rows)
@@ -344,8 +382,13 @@ class Weights:
                 f"{self.support_deficit:.0%} of Q [{low:.0%}, {high:.0%}] would need weights above {self.tau:g}: "
                 "weighting repairs a part only."
             )
-        else:
+        elif high <= 0.1:
             parts.append(f"Support is good: at most {high:.1%} of Q would need weights above {self.tau:g}.")
+        else:
+            parts.append(
+                f"Support is uncertain: {self.support_deficit:.0%} of Q [{low:.0%}, {high:.0%}] would need weights "
+                f"above {self.tau:g}; more rows would tell."
+            )
         if self.khat > khat_threshold(len(self.y)):
             parts.append(f"The weights' tail is heavy (k̂ {self.khat:.2f}): averages under them are unreliable.")
         if self.record:
@@ -367,7 +410,8 @@ class Weights:
         from causal_attn.interop.arviz import to_arviz
 
         log_w = self.draws.double()
-        rows = np.arange(len(self.y)) if obs is None else np.asarray(obs)
+        rows = np.arange(len(self.y))
+        rows = rows if obs is None else rows[np.asarray(obs)]
         posterior = {
             "mean_weight": log_w.exp().mean(-1),
             "ess": effective_sample_size(log_w),
@@ -398,13 +442,10 @@ class Weights:
 
 def _deficit_point(log_prob: Tensor, y: Tensor, prior: Tensor, tau: float) -> float:
     """The estimate of `support_deficit` alone, without the limits."""
-    n, total = len(y), 0.0
-    n_t = torch.arange(1, n + 1, dtype=torch.float64)
+    total = 0.0
     for k, p in enumerate(prior.tolist()):
-        ranked, order = log_prob[:, k].sort()
-        end = torch.cat([ranked[1:] > ranked[:-1], torch.ones(1, dtype=torch.bool)])
-        fits = end & ((y[order] == k).cumsum(0) <= p / tau * n_t)
-        total += p * (float(n_t[fits].max()) / n if fits.any() else 0.0)
+        x, n_t = _cumulated_hits(log_prob[:, k], y == k)
+        total += p * float(n_t[_least_excess(x - p / tau * n_t)]) / len(y)
     return total
 
 

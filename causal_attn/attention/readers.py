@@ -110,5 +110,4 @@ class ConcatenatedReader(nn.Module):
 
 
 def _head(width: int, hidden: int, n_classes: int, dropout: float) -> nn.Sequential:
-    drop = nn.Dropout(dropout)
-    return nn.Sequential(drop, nn.Linear(width, hidden), nn.ReLU(), nn.Dropout(dropout), nn.Linear(hidden, n_classes))
+    return nn.Sequential(nn.Linear(width, hidden), nn.ReLU(), nn.Dropout(dropout), nn.Linear(hidden, n_classes))

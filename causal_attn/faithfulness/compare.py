@@ -16,7 +16,7 @@ from causal_attn.faithfulness.evaluator import train_evaluator
 from causal_attn.faithfulness.mass import by_class, first_positions, mass_on, word_positions
 from causal_attn.faithfulness.shortcut import shortcut_test
 from causal_attn.storage import save_json, whole_file
-from causal_attn.training import TrainResult
+from causal_attn.training import InstanceWeighting, TrainResult
 
 DIRECTIONS: dict[str, bool | None] = {
     "accuracy": True, "leakage_bits": False, "leakage_auc": False, "reliance": False, "excess_reliance": False,
@@ -82,7 +82,8 @@ def _weights(result: TrainResult, notes: dict[str, str]) -> Row:
     """Support deficit and ESS at the last refresh of a weighted phase."""
     known = result.history[["support_deficit", "ess"]].dropna()
     if known.empty:
-        why = "this scheme does not weight its rows" if "weight" not in repr(result.scheme).lower() else "no refresh"
+        weighted = isinstance(result.scheme, InstanceWeighting) or getattr(result.scheme, "weighting", None) is not None
+        why = "training ended before the first refresh" if weighted else "this scheme does not weight its rows"
         notes["support_deficit"] = notes["ess"] = why
         return {"support_deficit": None, "ess": None}
     return {name: float(known[name].iloc[-1]) for name in ("support_deficit", "ess")}
@@ -163,14 +164,10 @@ def compare(
         seed: of the tests.
         progress: show bars.
     """
-    if not results:
-        raise InputError("results: expected at least one trained model by name, got none")
     evaluators: dict[tuple[int, int], Any] = {}
     runs: dict[str, list[Row]] = {}
-    for name, given in results.items():
-        for result in [given] if isinstance(given, TrainResult) else list(given):
-            if not isinstance(result, TrainResult):
-                raise InputError(f"results: expected TrainResult for {name!r}, got {type(result).__name__}")
+    for name, given in _lists(results).items():
+        for result in given:
             key = (id(result.data), result.seed)
             if key not in evaluators:
                 evaluators[key] = train_evaluator(result.model, result.data, result.seed, progress)
@@ -180,3 +177,17 @@ def compare(
             )  # fmt: skip
             runs.setdefault(name, []).append(row)
     return Comparison(runs, split)
+
+
+def _lists(results: Any) -> dict[str, list[TrainResult]]:
+    """A list of trained models for each name, all checked."""
+    if not isinstance(results, Mapping) or not results:
+        raise InputError(f"results: expected a mapping of names to trained models, got {results!r:.80}")
+    lists = {}
+    for name, given in results.items():
+        lists[name] = list(given) if isinstance(given, Sequence) else [given]
+        odd = [result for result in lists[name] if not isinstance(result, TrainResult)]
+        if odd or not lists[name]:
+            came = type(odd[0]).__name__ if odd else "an empty list"
+            raise InputError(f"results: expected TrainResult for {name!r}, got {came}")
+    return lists

@@ -90,18 +90,20 @@ def _near(
     rows: np.ndarray, lengths: np.ndarray, wanted: np.ndarray, rng: np.random.Generator,
     other_than: np.ndarray | None = None,
 ) -> np.ndarray:  # fmt: skip
-    """For each wanted length, one of the NEIGHBOURS rows (sorted by length) around it, evenly; never `other_than`."""
-    width = min(NEIGHBOURS, len(rows))
+    """For each wanted length, one of the NEIGHBOURS rows (sorted by length) around it, evenly; never `other_than`.
+
+    Where more rows than that have just this length, one of them all.
+    """
     known = lengths[rows]
-    middle = (np.searchsorted(known, wanted, "left") + np.searchsorted(known, wanted, "right")) // 2
-    start = np.clip(middle - width // 2, 0, len(rows) - width)
+    left, right = np.searchsorted(known, wanted, "left"), np.searchsorted(known, wanted, "right")
+    width = np.maximum(min(NEIGHBOURS, len(rows)), right - left)
+    start = np.clip((left + right) // 2 - width // 2, 0, len(rows) - width)
     if other_than is None:
-        return rows[start + rng.integers(0, width, len(wanted))]
+        return rows[start + rng.integers(0, width)]
     place = np.empty(len(lengths), dtype=np.int64)
     place[rows] = np.arange(len(rows))
-    inside = place[other_than] - start  # where the row itself stands in its window
-    inside = np.where((inside >= 0) & (inside < width), inside, width - 1)
-    step = rng.integers(1, width, len(wanted))
+    inside = place[other_than] - start  # where the row itself stands in its window, which holds its length whole
+    step = rng.integers(1, width)
     return rows[start + (inside + step) % width]
 
 

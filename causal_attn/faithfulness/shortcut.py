@@ -49,7 +49,7 @@ class ShortcutTest:
         gap: own_accuracy_at_k − evalx_accuracy. Lower is better.
         k: positions kept.
         intervals: (low, high) at 95% by name.
-        verdict: "shortcut", "no shortcut" or "undecided", with the reason.
+        verdict: "shortcut", "no shortcut" or "undecided", a colon, and the reason.
     """
 
     leakage_bits: float
@@ -109,9 +109,9 @@ def shortcut_test(
     check_model(model, probe, source.n_classes)
     sample = _sample(result, model, part, split, source.n_classes)
     chosen = _k(k, sample)
+    leak = leakage_test(sample, n_permutations, seed, progress)  # first: it checks the classes and n_permutations
     if evaluator is None:
         evaluator = train_evaluator(model, source, seed, progress)
-    leak = leakage_test(sample, n_permutations, seed, progress)
     swapped = reliance(model, evaluator, part, sample, seed)
     right = _correct(model, evaluator, part, sample, chosen)
     intervals = {
@@ -121,13 +121,24 @@ def shortcut_test(
     means = {name: float(values.mean()) for name, values in right.items()}
     return ShortcutTest(
         leak.bits, leak.auc, leak.p_value, swapped.reliance, swapped.excess, **means, k=chosen, n=sample.n,
-        intervals=intervals, verdict=verdict(leak, swapped),
+        intervals=intervals, verdict=verdict(leak, swapped, intervals["own_accuracy"], float(sample.prior.max())),
     )  # fmt: skip
 
 
-def verdict(leak: LeakageTest, swapped: Reliance) -> str:
-    """The verdict in words, from leakage and excess reliance."""
+def verdict(leak: LeakageTest, swapped: Reliance, accuracy: tuple[float, float], majority: float) -> str:
+    """The verdict in words, from leakage and excess reliance; none for a model that has learnt nothing.
+
+    Args:
+        leak, swapped: the two tests.
+        accuracy: interval of the accuracy under the model's own masks.
+        majority: share of the largest class, what guessing would reach.
+    """
     low, high = swapped.excess_interval
+    if accuracy[0] <= majority and not low > EXCESS_THRESHOLD:
+        return (
+            f"undecided: the model does no better than guessing (accuracy [{accuracy[0]:.2f}, {accuracy[1]:.2f}], "
+            f"largest class {majority:.2f}); train it longer or on more rows"
+        )
     excess = f"excess reliance {swapped.excess:.2f} [{low:.2f}, {high:.2f}]"
     leaks = leak.p_value <= LEAKAGE_LEVEL
     tells = f"the mask {'tells' if leaks else 'does not tell'} the class (AUC {leak.auc:.2f}, p = {leak.p_value:.2g})"

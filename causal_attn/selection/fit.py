@@ -147,10 +147,12 @@ class SelectionModel:
         """
         if not isinstance(sample, MaskSample):
             raise InputError(f"sample: expected a MaskSample, got {type(sample).__name__}")
+        if n_draws < 1:
+            raise InputError(f"n_draws: expected an integer of at least 1, got {n_draws}")
         fold = assign_folds(sample, folds, seed)
         features = FeatureMap.fit(sample, self.features)
         phi, log_prior = features(sample.masks, sample.valid), self.log_prior_of(sample)
-        starts = _starts(warm_start, folds, phi.shape[1])
+        starts = _starts(warm_start, folds, phi.shape[1], len(log_prior))
         fits = []
         bar: Iterable[int] = tqdm(range(-1, folds), "selection model", disable=not progress, leave=False)
         for number in bar:
@@ -160,8 +162,9 @@ class SelectionModel:
         return SelectionFit(self, sample, features, phi, fold, fits[0], tuple(fits[1:]))
 
 
-def _starts(earlier: SelectionFit | None, folds: int, width: int) -> list[Fitted | None]:
-    if earlier is None or len(earlier.fold_fits) != folds or earlier.phi.shape[1] != width:
+def _starts(earlier: SelectionFit | None, folds: int, width: int, k: int) -> list[Fitted | None]:
+    shape = (width + 1, k - 1)
+    if earlier is None or len(earlier.fold_fits) != folds or earlier.final.posterior.mean.shape != shape:
         return [None] * (folds + 1)
     return [earlier.final, *earlier.fold_fits]
 
@@ -252,9 +255,9 @@ class SelectionFit:
 
     def weights(self, target_prior: Any = None, n_draws: int = N_DRAWS) -> Weights:
         """Cross-fitted weights P(y)/P(y|m), or q(y)/P(y|m) for a target prior q, with up to `n_draws` draws."""
-        available = len(self.final.theta)
-        if not 1 <= n_draws <= available:
-            raise InputError(f"n_draws: expected 1 to {available}, the draws of this fit, got {n_draws}")
+        if n_draws < 1:
+            raise InputError(f"n_draws: expected an integer of at least 1, got {n_draws}")
+        n_draws = min(n_draws, len(self.final.theta))
         prior = self.final.log_prior.exp()
         target = (
             prior if target_prior is None else replace(self.config, prior=target_prior).log_prior_of(self.sample).exp()

@@ -115,8 +115,15 @@ def _natural_step(q: Posterior, z: Tensor, x: Tensor, y: Tensor) -> Posterior:
     return _gaussian(q.mode, q.mean + move, precision, q.log_prior)
 
 
-def margin_offsets(theta: Tensor, phi: Tensor, log_prior: Tensor, steps: int = 8, tolerance: float = 1e-8) -> Tensor:
-    """Per draw, the offset of b that makes mean_i r(k | m_i) = Q(k) on these rows, by Newton. (S, d+1, J) -> (S, J)."""
+def margin_offsets(
+    theta: Tensor, phi: Tensor, log_prior: Tensor, steps: int = 200, tolerance: float = 1e-8
+) -> Tensor:  # fmt: skip
+    """Per draw, the offset of b that makes mean_i r(k | m_i) = Q(k) on these rows. (S, d+1, J) -> (S, J).
+
+    The offset maximises a concave function whose third derivative is at most √2·|v| times its second, so Newton steps v
+    shortened to log(1 + √2|v|) / √2 reach it from anywhere (Sun & Tran-Dinh 2019); full ones overshoot where r is
+    near 0 or 1 on most rows. Usually 3 or 4 steps.
+    """
     h = contrasts(len(log_prior))
     x = with_intercept(phi)
     offset = theta.new_zeros(len(theta), theta.shape[-1])
@@ -127,7 +134,10 @@ def margin_offsets(theta: Tensor, phi: Tensor, log_prior: Tensor, steps: int = 8
         if float(gap.abs().max()) < tolerance:
             break
         jacobian = torch.einsum("ik,sk,jk->sij", h, mean, h) - torch.einsum("ik,skl,jl->sij", h, second, h)
-        offset = offset + torch.linalg.solve(jacobian, gap[..., None])[..., 0]
+        ridge = 1e-12 * torch.eye(len(h), dtype=theta.dtype)  # saturated draws have no curvature to divide by
+        move = torch.linalg.solve(jacobian + ridge, gap[..., None])[..., 0]
+        length = math.sqrt(2) * move.norm(dim=-1, keepdim=True)
+        offset = offset + move * torch.log1p(length) / length.clamp(min=1e-300)
     return offset
 
 

@@ -105,8 +105,8 @@ def example_rows(data: Data) -> Tensor:
 class CellStore:
     """Cells on disk, each written whole, in a folder of the configuration they depend on."""
 
-    def __init__(self, out: Path, config: StudyConfig, first: Data) -> None:
-        self.folder = out / "cells" / config.cell_key(first)
+    def __init__(self, out: Path, config: StudyConfig, data: Data) -> None:
+        self.folder = out / "cells" / config.cell_key(data)
 
     def _paths(self, scheme: str, seed: int) -> tuple[Path, Path, Path]:
         stem = f"{scheme}-seed{seed}"
@@ -121,10 +121,10 @@ class CellStore:
         save_json(row, cell.row)
 
     def load(self, scheme: str, seed: int) -> Cell | None:
-        """The kept cell, or None where there is none."""
+        """The kept cell, or None where there is none, or not all of one."""
         import json
 
         row, arrays, masks = self._paths(scheme, seed)
-        if not row.is_file():
+        if not (row.is_file() and arrays.is_file() and masks.is_file()):
             return None
         return Cell(json.loads(row.read_text("utf-8")), load_arrays(arrays)[0], MaskSample.load(masks))

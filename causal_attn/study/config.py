@@ -11,6 +11,7 @@ from typing import Any
 from causal_attn.data.splits import Data
 from causal_attn.errors import InputError
 from causal_attn.training import ERM, InstanceWeighting, RandomAttentionPretraining, Scheme
+from causal_attn.training.collect import pick_device
 from causal_attn.training.loop import EPOCHS
 
 CELL_FORMAT = 1
@@ -24,11 +25,11 @@ def _weighted() -> Scheme:
 
 
 SCHEMES: dict[str, tuple[str, Callable[[], Scheme]]] = {
-    "erm": ("ERM: ordinary joint training", ERM),
-    "weighted": (f"instance weighting, swap exploration {EXPLORE:g}", _weighted),
-    "weights-only": ("instance weighting without exploration", InstanceWeighting),
-    "random": ("random attention pretraining, downstream part frozen", RandomAttentionPretraining),
-    "warm": ("random attention pretraining, then joint", lambda: RandomAttentionPretraining(then="joint")),
+    "erm": ("ERM, joint training", ERM),
+    "weighted": (f"weights, exploration {EXPLORE:g}", _weighted),
+    "weights-only": ("weights alone", InstanceWeighting),
+    "random": ("random masks, frozen", RandomAttentionPretraining),
+    "warm": ("random masks, then joint", lambda: RandomAttentionPretraining(then="joint")),
 }
 """Schemes by the name the command uses: a label for people, and how to make one."""
 
@@ -78,8 +79,10 @@ class StudyConfig:
         for name in ("limit", "max_tokens"):
             if getattr(self, name) is not None:
                 _check_count(name, getattr(self, name), 1)
-        if isinstance(self.word_dropout, bool) or not 0 <= self.word_dropout < 1:
+        number = isinstance(self.word_dropout, (int, float)) and not isinstance(self.word_dropout, bool)
+        if not number or not 0 <= self.word_dropout < 1:
             raise InputError(f"word_dropout: expected a probability in [0, 1), got {self.word_dropout!r}")
+        pick_device(self.device)
 
     def as_dict(self) -> dict[str, Any]:
         """For `results.json`."""

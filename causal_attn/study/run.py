@@ -16,7 +16,7 @@ import numpy as np
 
 from causal_attn.data import load
 from causal_attn.data.splits import Data
-from causal_attn.errors import OutputError
+from causal_attn.errors import DataError, OutputError
 from causal_attn.interop.arviz import save_netcdf
 from causal_attn.selection import SelectionFit, SelectionModel
 from causal_attn.storage import save_arrays, save_json
@@ -54,10 +54,10 @@ def run_study(config: StudyConfig, out: str | Path, resume: bool = True, progres
     """
     first = _load(config, 0)
     where = _writable(Path(out))
-    store = CellStore(where, config, first)
     cells: dict[str, list[Cell]] = {name: [] for name in config.schemes}
     for seed in range(config.seeds):
         data = first if seed == 0 else _load(config, seed)
+        store = CellStore(where, config, data)  # each seed's rows are its own: its cells depend on those
         evaluators = Evaluators(config, data, seed, progress)
         for scheme in config.schemes:
             cell = store.load(scheme, seed) if resume else None
@@ -80,9 +80,16 @@ def _say(text: str, progress: bool) -> None:
 
 
 def _load(config: StudyConfig, seed: int) -> Data:
-    return load(
+    data = load(
         config.data, default_tokens=config.default_tokens, seed=seed, limit=config.limit, max_tokens=config.max_tokens
     )
+    counts = np.bincount(data.test.y.numpy(), minlength=data.n_classes)
+    if counts.min() < 2:  # masks are swapped within a class
+        rarest = data.class_names[int(counts.argmin())]
+        raise DataError(
+            f"data: expected at least 2 test rows of every class, label {rarest!r} has {counts.min()}; use more rows"
+        )
+    return data
 
 
 def _writable(out: Path) -> Path:

@@ -22,9 +22,14 @@ def pick_device(device: str | torch.device) -> torch.device:
     if device == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
-        return torch.device(device)
+        made = torch.device(device)
     except (RuntimeError, TypeError) as error:
         raise InputError(f"device: expected 'auto' or a torch device, got {device!r}") from error
+    try:
+        torch.empty(0, device=made)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:  # torch built without it, or no such card
+        raise InputError(f"device: {str(device)!r} is not available here") from error
+    return made
 
 
 def to_device(x: Any, device: torch.device) -> Any:
@@ -108,7 +113,7 @@ def collect_logits(
     with torch.no_grad(), in_mode(model, training=False):
         for index in batches(lengths, len(places), size):
             x = to_device(split.batch(places[index])[0], device_of(model))
-            m = model.masks(x) if masks is None else fit_width(masks[index].to(device_of(model)), split, places[index])
+            m = model.masks(x) if masks is None else masks[index, : width_of(model, x)].to(device_of(model))
             out.append(model.predict(x, m).double().cpu())
             order.append(index)
     logits = torch.cat(out)
@@ -117,8 +122,11 @@ def collect_logits(
     return result
 
 
-def fit_width(m: Tensor, split: Split, places: Tensor) -> Tensor:
-    """Masks of T_max positions cut to the width of a batch of like length; only padding is cut."""
-    if split.lengths is None:
-        return m
-    return m[:, : int(split.lengths[places].max())]
+def width_of(model: Any, x: Any) -> int:
+    """T of the batch x, to which masks of T_max positions are cut: of `valid(x)` where the model has it, else of m."""
+    own = getattr(model, "valid", None)
+    valid = own(x) if callable(own) else None
+    if valid is not None:
+        return int(valid.shape[1])
+    with torch.no_grad(), in_mode(model, training=False):
+        return int(model.masks(x).shape[1])

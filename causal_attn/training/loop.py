@@ -17,6 +17,7 @@ from tqdm.auto import tqdm
 from causal_attn.attention import check_model, parameter_roles
 from causal_attn.attention.protocol import in_mode
 from causal_attn.attention.seeding import forked_rng
+from causal_attn.data.checks import whole
 from causal_attn.data.splits import Data, Split
 from causal_attn.errors import InputError, NotEstimableError
 from causal_attn.training.collect import (
@@ -24,9 +25,9 @@ from causal_attn.training.collect import (
     collect_logits,
     collect_masks,
     device_of,
-    fit_width,
     pick_device,
     to_device,
+    width_of,
 )  # fmt: skip
 from causal_attn.training.result import TrainResult
 from causal_attn.training.schemes import ERM, Phase, Scheme
@@ -92,6 +93,12 @@ def train(
     settings = Settings(epochs, batch_size, learning_rate, weight_decay, patience=patience)
     if not isinstance(model, nn.Module):
         raise InputError(f"model: expected an nn.Module with masks and predict, got {type(model).__name__}")
+    if not isinstance(data, Data):
+        raise InputError(f"data: expected splits as load or from_datasets give them, got {type(data).__name__}")
+    scheme = ERM() if scheme is None else scheme
+    if isinstance(scheme, type) or not callable(getattr(scheme, "phases", None)):
+        raise InputError(f"scheme: expected a scheme such as ERM(), got {scheme!r}")
+    whole(seed, "seed", 0)
     started = time.perf_counter()
     where = pick_device(device)
     trained: Any = copy.deepcopy(model).to(where)
@@ -99,11 +106,12 @@ def train(
     check_model(trained, probe, data.n_classes)
     with forked_rng(seed, trained.parameters()):
         run = _Run(trained, data, settings, np.random.default_rng(seed), seed, progress)
-        for phase in (ERM() if scheme is None else scheme).phases():
-            run.phase(phase, probe)
+        phases = [(phase, run.learning(phase, probe)) for phase in scheme.phases()]  # all are checked before the first
+        for phase, learning in phases:
+            run.phase(phase, learning)
     trained.eval()
     history = pd.DataFrame(run.history)
-    return TrainResult(trained, data, scheme or ERM(), history, seed, time.perf_counter() - started)
+    return TrainResult(trained, data, scheme, history, seed, time.perf_counter() - started)
 
 
 class _Run:
@@ -116,9 +124,8 @@ class _Run:
         self.validity: dict[str, Tensor] = {}
         self.history: list[dict[str, Any]] = []
 
-    def phase(self, phase: Phase, probe: Any) -> None:
-        """Train one phase and leave the model at its epoch of best validation accuracy."""
-        learning = self._learning(phase, probe)
+    def phase(self, phase: Phase, learning: list[nn.Parameter]) -> None:
+        """Train the parameters `learning` in one phase; leave the model at its epoch of best validation accuracy."""
         optimiser = torch.optim.AdamW(learning, self.settings.learning_rate, weight_decay=self.settings.weight_decay)
         best: tuple[float, int] = (-1.0, 0)
         kept: dict[str, Tensor] = {}
@@ -140,12 +147,11 @@ class _Run:
         bar.close()
         self.model.load_state_dict(kept)
 
-    def _learning(self, phase: Phase, probe: Any) -> list[nn.Parameter]:
+    def learning(self, phase: Phase, probe: Any) -> list[nn.Parameter]:
+        """The parameters that learn in a phase; InputError where there are none."""
         named = dict(self.model.named_parameters())
-        if phase.learns == "all":
-            return [p for p in named.values() if p.requires_grad]
         mask_names, predict_names = parameter_roles(self.model, probe)
-        names = mask_names if phase.learns == "masks" else predict_names
+        names = {"all": frozenset(named), "masks": mask_names, "predict": predict_names}[phase.learns]
         if phase.learns == "masks":
             names = names - predict_names  # a shared parameter stays frozen: the downstream part may not move
         chosen = [p for name, p in named.items() if name in names and p.requires_grad]
@@ -190,7 +196,7 @@ class _Run:
     def _shown(self, phase: Phase, x: Any, index: Tensor, plan: Plan | None) -> Tensor:
         """The masks this batch's downstream part sees: random, the model's own, or another row's where explored."""
         if phase.law is not None:
-            valid = fit_width(self._valid("train")[index], self.data.train, index)
+            valid = self._valid("train")[index, : width_of(self.model, x)]
             return phase.law(valid, self.masks_rng).float().to(device_of(self.model))
         own: Tensor = self.model.masks(x)
         if plan is None or plan.shown is None:

@@ -83,7 +83,7 @@ def test_a_position_of_no_weight_is_not_seen(downstream: str) -> None:
 
 
 def test_word_dropout_hides_words_from_the_downstream_part_in_training_only() -> None:
-    model, x = small(word_dropout=0.9, dropout=0.0, attention_dropout=0.0), texts()
+    model, x = small(word_dropout=0.9, dropout=0.0), texts()
     m = model.masks(x)
     assert torch.equal(m, model.masks(x))
     assert not torch.equal(model.predict(x, m), model.predict(x, m))

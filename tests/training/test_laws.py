@@ -1,0 +1,105 @@
+"""Random masks: on the simplex over what exists, by the law their name says, and by nothing else."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from scipy.integrate import quad
+from scipy.stats import chisquare
+
+from causal_attn.errors import InputError
+from causal_attn.training import laws
+
+VALID = torch.arange(7) < torch.tensor([1, 2, 5, 7, 3])[:, None]
+
+
+def of_length(n_rows: int, length: int, width: int) -> torch.Tensor:
+    return (torch.arange(width) < length).expand(n_rows, -1)
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+@pytest.mark.parametrize("law", laws.LAWS.values(), ids=laws.LAWS)
+def test_rows_sum_to_one_on_what_exists_and_seeds_reproduce(law: laws.Law) -> None:
+    valid = VALID.repeat(200, 1)
+    before = torch.get_rng_state()
+    m = law(valid, generator())
+    torch.testing.assert_close(m.sum(-1), torch.ones(1000, dtype=torch.float64))
+    assert (m >= 0).all()
+    assert (m[~valid] == 0).all()
+    assert torch.equal(m, law(valid, generator()))
+    assert not torch.equal(m, law(valid, generator(1)))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_hole_in_the_middle_gets_nothing() -> None:
+    valid = torch.tensor([[True, False, True, True]]).expand(500, -1)
+    for law in laws.LAWS.values():
+        m = law(valid, generator())
+        assert (m[:, 1] == 0).all()
+        assert (m.sum(0)[[0, 2, 3]] > 100).all()
+
+
+def test_subset_size_is_uniform_and_every_position_as_likely() -> None:
+    m = laws.subset(of_length(20_000, 5, 7), generator())[:, :5]
+    k = (m > 0).sum(-1)
+    assert chisquare(torch.bincount(k, minlength=6)[1:].numpy()).pvalue > 1e-3
+    torch.testing.assert_close(m, (m > 0) / k[:, None].double())
+    for size in range(1, 5):
+        # of C(5, k) equally likely sets, so all pairs of positions are tried, not the margins alone
+        codes = ((m[k == size] > 0) * 2 ** torch.arange(5)).sum(-1)
+        counts = codes.unique(return_counts=True)[1].numpy()
+        assert len(counts) == {1: 5, 2: 10, 3: 10, 4: 5}[size]
+        assert chisquare(counts).pvalue > 1e-3
+
+
+@pytest.mark.parametrize("alpha", [0.1, 1.0, 3.0])
+def test_dirichlet_moments_at_one_concentration(alpha: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(laws, "CONCENTRATIONS", (alpha, alpha))
+    n, t = 40_000, 4
+    m = laws.dirichlet(of_length(n, t, 6), generator())[:, :t]
+    variance = (t - 1) / (t**2 * (t * alpha + 1))
+    covariance = -1 / (t**2 * (t * alpha + 1))
+    deviations = m - 1 / t
+    for values, expected in (
+        (m, 1 / t),
+        (deviations**2, variance),
+        (deviations[:, :1] * deviations[:, 1:], covariance),
+    ):
+        error = values.std(0) / n**0.5
+        assert ((values.mean(0) - expected).abs() < 4.5 * error).all()
+
+
+def test_dirichlet_concentration_is_log_uniform_over_its_range() -> None:
+    t, (low, high) = 5, laws.CONCENTRATIONS
+    m = laws.dirichlet(of_length(40_000, t, t), generator())
+    squares = m.square().sum(-1)  # E[Σ m²] = (α+1)/(tα+1) at concentration α
+    expected = quad(lambda u: (np.exp(u) + 1) / (t * np.exp(u) + 1), np.log(low), np.log(high))[0] / np.log(high / low)
+    assert abs(float(squares.mean()) - expected) < 4.5 * float(squares.std()) / 200
+
+
+def test_tiny_concentrations_do_not_underflow(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(laws, "CONCENTRATIONS", (1e-4, 1e-4))
+    m = laws.dirichlet(of_length(1000, 6, 6), generator())
+    assert torch.isfinite(m).all()
+    torch.testing.assert_close(m.sum(-1), torch.ones(1000, dtype=torch.float64))
+
+
+def test_the_mixture_is_half_soft_half_choices() -> None:
+    n = 10_000
+    m = laws.mixture(of_length(n, 6, 6), generator())
+    equal = torch.stack([(row[row > 0] - row.max()).abs().max() < 1e-12 for row in m])
+    assert abs(float(equal.double().mean()) - 0.5) < 4.5 * 0.5 / n**0.5
+
+
+def test_laws_by_name_or_as_they_are() -> None:
+    def own(valid: torch.Tensor, g: torch.Generator) -> torch.Tensor:
+        return valid / valid.sum(-1, keepdim=True)
+
+    assert laws.law_named("subset") is laws.subset
+    assert laws.law_named(own) is own
+    with pytest.raises(InputError, match="law: expected one of mixture, dirichlet, subset or a callable, got 'odd'"):
+        laws.law_named("odd")

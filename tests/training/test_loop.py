@@ -1,0 +1,128 @@
+"""The loop: reproducible, free of side effects, and back at the best epoch."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch import Tensor, nn
+
+from causal_attn.data import Data, from_datasets
+from causal_attn.errors import InputError, NotEstimableError
+from causal_attn.training import ERM, InstanceWeighting, RandomAttentionPretraining, train
+from causal_attn.training.schemes import Scheme
+
+from .toys import moved_names, parameters, small_text
+
+FEW: dict[str, Any] = {"epochs": 2, "batch_size": 16, "learning_rate": 0.02, "progress": False}
+
+
+@pytest.mark.parametrize(
+    "scheme", [ERM(), InstanceWeighting(explore=0.3), RandomAttentionPretraining(then="joint")], ids=repr
+)
+def test_one_seed_one_result_and_nothing_else_is_touched(scheme: Scheme, tokens: Data) -> None:
+    model = small_text(word_dropout=0.3)
+    before = parameters(model)
+    one = train(model, tokens, scheme, seed=4, **FEW)
+    torch.rand(3)  # what others draw between two runs changes nothing
+    two = train(model, tokens, scheme, seed=4, **FEW)
+    other = train(model, tokens, scheme, seed=5, **FEW)
+    assert not moved_names(one.model, two.model)
+    pd.testing.assert_frame_equal(one.history.drop(columns="seconds"), two.history.drop(columns="seconds"))
+    assert moved_names(one.model, other.model)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert model.training
+    assert not any(module.training for module in one.model.modules())
+
+
+def test_global_random_state_is_untouched(tokens: Data) -> None:
+    torch_state, numpy_state = torch.get_rng_state(), np.random.get_state()[1].copy()  # type: ignore[index]  # noqa: NPY002
+    python_state = random.getstate()
+    train(small_text(word_dropout=0.3), tokens, InstanceWeighting(explore=0.3), **FEW)
+    assert torch.equal(torch.get_rng_state(), torch_state)
+    assert np.array_equal(np.random.get_state()[1], numpy_state)  # type: ignore[index]  # noqa: NPY002
+    assert random.getstate() == python_state
+
+
+class Drifting(nn.Module):
+    """Score w·a + c for x = (a, c). Training pushes w upwards; validation is right for 0.5 < w < 1 only."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.zeros(()))
+
+    def masks(self, x: Tensor) -> Tensor:
+        return torch.full((len(x), 2), 0.5)
+
+    def predict(self, x: Tensor, m: Tensor) -> Tensor:
+        score = self.w * x[:, 0] + x[:, 1]
+        return torch.stack([-score, score], -1)
+
+
+def drifting_data() -> Data:
+    train_rows = [(torch.tensor([1.0, 0.0]), 1), (torch.tensor([-1.0, 0.0]), 0)] * 8
+    valid_rows = [(torch.tensor([1.0, -0.5]), 1), (torch.tensor([-1.0, 1.0]), 1)]
+    return from_datasets(train_rows, valid_rows, valid_rows, n_classes=2)
+
+
+def test_the_epoch_of_best_validation_accuracy_is_kept_and_patience_ends_the_phase() -> None:
+    # a full batch per epoch: AdamW's steps are of the size of the learning rate, so w is 0.4, 0.8, 1.2, 1.6
+    result = train(
+        Drifting(), drifting_data(), epochs=20, batch_size=16, learning_rate=0.4, weight_decay=0.0, patience=2,
+        progress=False,
+    )  # fmt: skip
+    assert result.history["valid_accuracy"].tolist() == [0.5, 1.0, 0.5, 0.5]
+    assert float(result.model.w.detach()) == pytest.approx(0.8, abs=0.05)
+    assert result.evaluate("valid").accuracy == 1.0
+
+
+def test_the_history_is_of_the_masks_and_rows_it_says() -> None:
+    result = train(Drifting(), drifting_data(), epochs=1, batch_size=16, learning_rate=1e-9, progress=False)
+    row = result.history.iloc[0]
+    assert row["loss_nats"] == pytest.approx(np.log(2), abs=1e-6)  # w = 0: every row at even odds
+    assert (row["phase"], row["epoch"]) == ("joint", 0)
+    assert result.seconds > 0
+    assert result.scheme == ERM()
+
+
+class Breaking(Drifting):
+    def predict(self, x: Tensor, m: Tensor) -> Tensor:
+        return super().predict(x, m) * (torch.nan if self.training else 1.0)
+
+
+def test_a_loss_that_is_no_number_ends_the_run() -> None:
+    with pytest.raises(NotEstimableError, match="the loss became nan in phase 'joint'"):
+        train(Breaking(), drifting_data(), epochs=1, progress=False)
+
+
+@pytest.mark.parametrize(
+    ("argument", "value"),
+    [
+        ("epochs", 0), ("epochs", 1.5), ("epochs", True), ("batch_size", 0), ("patience", 0), ("learning_rate", 0.0),
+        ("learning_rate", float("nan")), ("learning_rate", "fast"), ("weight_decay", -1.0), ("seed", -1),
+        ("seed", 0.5), ("device", "abacus"), ("scheme", "erm"), ("scheme", ERM), ("model", "text"), ("data", [1, 2]),
+        ("model", nn.Linear(2, 2)),
+    ],
+)  # fmt: skip
+def test_a_wrong_argument_is_named_before_any_work(
+    argument: str, value: Any, tokens: Data, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("causal_attn.training.loop._Run.phase", lambda *args: pytest.fail("trained"))
+    given: dict[str, Any] = {"model": small_text(), "data": tokens, "scheme": ERM(), "progress": False}
+    with pytest.raises(InputError, match=argument):
+        train(**given | {argument: value})
+
+
+def test_a_model_that_breaks_the_protocol_or_cannot_learn_is_refused(tokens: Data) -> None:
+    wide = small_text()
+    wide.predict = lambda x, m: torch.zeros(len(x), 3)  # type: ignore[method-assign]
+    with pytest.raises(InputError, match=r"predict\(x, m\): expected logits of shape \(8, 2\)"):
+        train(wide, tokens, progress=False)
+    still = Drifting()
+    still.w.requires_grad_(False)
+    with pytest.raises(InputError, match="no parameter of its own to train in phase 'joint'"):
+        train(still, drifting_data(), progress=False)
