@@ -121,7 +121,7 @@ def swap_effects(model: Any, split: Split, sample: MaskSample, swaps: Swaps) -> 
 def reliance(model: Any, evaluator: Any, split: Split, sample: MaskSample, seed: int = 0) -> Reliance:
     """Reliance of `model` on its masks `sample` over `split`, and its excess over the evaluator's on the same swaps.
 
-    Intervals: 95%, Bayesian bootstrap over rows, each pair weighted by the product of its two rows' weights.
+    Intervals: 95%, Bayesian bootstrap over rows, each swap weighted by the product of its three rows' weights.
     """
     rng = np.random.default_rng([seed, 2])
     n_pairs = int(np.clip(PAIRS_PER_ROW * sample.n, MIN_PAIRS, MAX_PAIRS))
@@ -140,7 +140,7 @@ def _resampled(
     own: np.ndarray, base: np.ndarray, swaps: Swaps, n: int, rng: np.random.Generator
 ) -> tuple[float, float]:
     weight = rng.standard_exponential(n)
-    pair = weight[swaps.i.numpy()] * weight[swaps.j.numpy()]
+    pair = weight[swaps.i.numpy()] * weight[swaps.j.numpy()] * weight[swaps.own.numpy()]
     return float(pair @ own / pair.sum()), float(pair @ base / pair.sum())
 
 

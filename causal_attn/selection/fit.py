@@ -110,7 +110,7 @@ class SelectionModel:
         if self.prior is None:
             return sample.prior.log()
         prior = as_tensor(self.prior, "prior").double()
-        if prior.shape != sample.prior.shape or (prior <= 0).any() or abs(float(prior.sum()) - 1) > 1e-6:
+        if prior.shape != sample.prior.shape or not (prior > 0).all() or abs(float(prior.sum()) - 1) > 1e-6:
             raise InputError(f"prior: expected {sample.n_classes} positive numbers that sum to 1, got {prior.tolist()}")
         return prior.log()
 

@@ -58,7 +58,11 @@ def fit_hidden(phi: Tensor, y: Tensor, log_prior: Tensor, seed: int) -> Hidden:
 
 
 def _descend(
-    parameters: list[Tensor], data: tuple[Tensor, Tensor, Tensor], rows: Tensor, held: Tensor, generator: torch.Generator
+    parameters: list[Tensor],
+    data: tuple[Tensor, Tensor, Tensor],
+    rows: Tensor,
+    held: Tensor,
+    generator: torch.Generator,
 ) -> list[Tensor]:
     """AdamW with a cosine schedule; the parameters of lowest loss on the held rows."""
     optimiser = torch.optim.AdamW(parameters, LEARNING_RATE, weight_decay=WEIGHT_DECAY)

@@ -14,7 +14,7 @@ from causal_attn.training import ERM, InstanceWeighting, RandomAttentionPretrain
 from causal_attn.training.collect import pick_device
 from causal_attn.training.loop import EPOCHS
 
-CELL_FORMAT = 1
+CELL_FORMAT = 2
 """Raised whenever a change of the code changes what a cell would hold: older cells are then not used again."""
 EXPLORE = 0.3
 """Share of rows shown another row's mask in the weighted scheme."""

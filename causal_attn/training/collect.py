@@ -15,6 +15,8 @@ from causal_attn.data.splits import Split
 from causal_attn.errors import InputError
 
 EVAL_BATCH = 256
+POOL = 16
+"""Batches that are sorted by length together: more would order the epoch, fewer would pad."""
 
 
 def pick_device(device: str | torch.device) -> torch.device:
@@ -52,14 +54,14 @@ def device_of(model: Any) -> torch.device:
 def batches(lengths: Tensor | None, n: int, size: int, rng: np.random.Generator | None = None) -> Iterator[Tensor]:
     """Row indices in batches of like length, so that little is padding; shuffled where `rng` is given.
 
-    Shuffling: rows are shuffled, cut into pools of 30 batches, sorted by length within each, and the batches shuffled.
+    Rows are shuffled, cut into pools of POOL batches, sorted by length within each, and the batches shuffled.
     """
     order = np.arange(n) if rng is None else rng.permutation(n)
     if lengths is None:
         parts = [order[i : i + size] for i in range(0, n, size)]
     else:
         known = lengths.numpy()
-        pool = n if rng is None else size * 30
+        pool = n if rng is None else size * POOL
         parts = []
         for start in range(0, n, pool):
             rows = order[start : start + pool]

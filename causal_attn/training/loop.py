@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel
 from tqdm.auto import tqdm
 
 from causal_attn.attention import check_model, parameter_roles
@@ -33,33 +34,39 @@ from causal_attn.training.result import TrainResult
 from causal_attn.training.schemes import ERM, Phase, Scheme
 from causal_attn.training.weighting import Plan, refresh
 
-EPOCHS = 10
+EPOCHS = 5
 BATCH_SIZE = 64
+MAX_DECAY = 0.99
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Numbers of the optimiser (AdamW).
+    """Numbers of the optimiser, AdamW with an exponential moving average of the parameters.
+
+    The defaults were chosen on Rotten Tomatoes with `TextAttention`; a model of one's own may want another rate.
 
     Args:
-        epochs: most epochs of a phase.
+        epochs: epochs of a joint phase; other phases take their share of it.
         batch_size: rows.
         learning_rate: step size.
         weight_decay: decoupled.
         clip: largest norm of a gradient.
-        patience: epochs without a better validation accuracy after which a phase ends; its best epoch is kept.
+        patience: epochs without a better validation accuracy after which a phase ends and its best epoch is kept;
+            None: all epochs, and the last one's average is kept.
     """
 
     epochs: int = EPOCHS
     batch_size: int = BATCH_SIZE
-    learning_rate: float = 1e-3
-    weight_decay: float = 1e-2
+    learning_rate: float = 5e-3
+    weight_decay: float = 0.5
     clip: float = 1.0
-    patience: int = 3
+    patience: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_size", "patience"):
             value = getattr(self, name)
+            if name == "patience" and value is None:
+                continue
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise InputError(f"{name}: expected an integer of at least 1, got {value!r}")
         for name, least in (("learning_rate", 0.0), ("clip", 0.0), ("weight_decay", -1e-300)):
@@ -71,18 +78,19 @@ class Settings:
 def train(
     model: Any, data: Data, scheme: Scheme | None = None, *, epochs: int = EPOCHS, batch_size: int = BATCH_SIZE,
     learning_rate: float = Settings.learning_rate, weight_decay: float = Settings.weight_decay,
-    patience: int = Settings.patience, seed: int = 0, progress: bool = True, device: str | torch.device = "auto",
+    patience: int | None = Settings.patience, seed: int = 0, progress: bool = True, device: str | torch.device = "auto",
 ) -> TrainResult:  # fmt: skip
-    """Train a copy of `model` on `data.train`, choosing the epoch on `data.valid`.
+    """Train a copy of `model` on `data.train`; `data.valid` is watched, and chooses the epoch where asked to.
 
     Args:
         model: an `AttentionClassifier` that is an nn.Module; it is not changed.
         data: the splits.
         scheme: `ERM()`, `InstanceWeighting(...)`, `RandomAttentionPretraining(...)`; None: ERM.
-        epochs: most epochs of each phase.
+        epochs: epochs of a joint phase; pretraining takes 1.2 times as many, an attention through a frozen part 0.6.
         batch_size: rows per step; rows of like length go together.
         learning_rate, weight_decay: of AdamW.
-        patience: epochs without a better validation accuracy after which a phase ends.
+        patience: stop a phase after so many epochs without a better validation accuracy, and keep its best epoch;
+            None: train all epochs (a small validation split chooses epochs by chance).
         seed: of the order of rows, dropout, random masks and selection models.
         progress: show bars.
         device: "auto", or a torch device.
@@ -125,24 +133,27 @@ class _Run:
         self.history: list[dict[str, Any]] = []
 
     def phase(self, phase: Phase, learning: list[nn.Parameter]) -> None:
-        """Train the parameters `learning` in one phase; leave the model at its epoch of best validation accuracy."""
+        """Train the parameters `learning` in one phase; leave the model at the average of the epoch that is kept."""
         optimiser = torch.optim.AdamW(learning, self.settings.learning_rate, weight_decay=self.settings.weight_decay)
+        average = moving_average(self.model)
+        patience = self.settings.patience
         best: tuple[float, int] = (-1.0, 0)
         kept: dict[str, Tensor] = {}
         plan: Plan | None = None
-        bar = tqdm(total=self.settings.epochs, desc=phase.name, disable=not self.progress, leave=False)
-        for epoch in range(self.settings.epochs):
+        epochs = max(1, round(phase.share * self.settings.epochs))
+        bar = tqdm(total=epochs, desc=phase.name, disable=not self.progress, leave=False)
+        for epoch in range(epochs):
             began = time.perf_counter()
             plan = self._plan(phase, plan, epoch)
-            loss, accuracy = self._epoch(phase, optimiser, learning, plan)
-            valid = self._validate(phase)
+            loss, accuracy = self._epoch(phase, optimiser, learning, plan, average)
+            valid = self._validate(phase, average.module)
             row = self._record(phase, epoch, loss, accuracy, valid, plan, time.perf_counter() - began)
             bar.set_postfix_str(_postfix(row))
             bar.update()
-            if valid > best[0]:
+            if patience is None or valid > best[0]:
                 best = (valid, epoch)
-                kept = {name: value.detach().clone() for name, value in self.model.state_dict().items()}
-            elif epoch - best[1] >= self.settings.patience:
+                kept = {name: value.detach().clone() for name, value in average.module.state_dict().items()}
+            elif epoch - best[1] >= patience:
                 break
         bar.close()
         self.model.load_state_dict(kept)
@@ -165,7 +176,12 @@ class _Run:
         return refresh(self.model, self.data.train, phase.weighting, plan, self.seed + epoch)
 
     def _epoch(
-        self, phase: Phase, optimiser: torch.optim.Optimizer, learning: list[nn.Parameter], plan: Plan | None
+        self,
+        phase: Phase,
+        optimiser: torch.optim.Optimizer,
+        learning: list[nn.Parameter],
+        plan: Plan | None,
+        average: AveragedModel,
     ) -> tuple[float, float]:
         """One pass over the training rows: mean weighted loss, nats, and accuracy."""
         total, right, seen = 0.0, 0, 0
@@ -181,6 +197,7 @@ class _Run:
                     parameter.grad = gradient
                 nn.utils.clip_grad_norm_(learning, self.settings.clip)
                 optimiser.step()
+                average.update_parameters(self.model)
                 total += loss.item() * len(y)
                 right += int((logits.argmax(-1) == y).sum())
                 seen += len(y)
@@ -210,13 +227,13 @@ class _Run:
             self.validity[split] = collect_masks(self.model, self.data.split(split))[1]
         return self.validity[split]
 
-    def _validate(self, phase: Phase) -> float:
+    def _validate(self, phase: Phase, model: Any) -> float:
         """Accuracy on the validation split, under the model's own masks or under the same random ones each time."""
         split = self.data.valid
         masks = None
         if phase.law is not None:
             masks = phase.law(self._valid("valid"), torch.Generator().manual_seed(self.seed)).float()
-        return _accuracy(collect_logits(self.model, split, masks), split)
+        return _accuracy(collect_logits(model, split, masks), split)
 
     def _record(
         self, phase: Phase, epoch: int, loss: float, accuracy: float, valid: float, plan: Plan | None, seconds: float
@@ -228,6 +245,19 @@ class _Run:
             row |= {"support_deficit": plan.support_deficit, "ess": plan.ess}
         self.history.append(row)
         return row
+
+
+def moving_average(model: nn.Module) -> AveragedModel:
+    """An exponential moving average of the parameters, of decay min(0.99, (1 + s)/(10 + s)) at step s; buffers copied.
+
+    The average of the last steps is what is evaluated and kept: it needs no learning-rate schedule.
+    """
+
+    def blend(averaged: Tensor, current: Tensor, step: Tensor | int) -> Tensor:
+        decay = min(MAX_DECAY, (1 + float(step)) / (10 + float(step)))
+        return current + (averaged - current) * decay
+
+    return AveragedModel(model, avg_fn=blend)
 
 
 def _accuracy(logits: Tensor, split: Split) -> float:

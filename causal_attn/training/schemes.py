@@ -23,19 +23,25 @@ class Phase:
         learns: "all", "masks" (the attention alone) or "predict" (the downstream part alone).
         law: the law of random masks shown; None: the model's own.
         weighting: how rows are weighted; None: equally.
+        share: of the number of epochs asked for, rounded; at least one epoch.
     """
 
     name: str
     learns: Literal["all", "masks", "predict"] = "all"
     law: Law | None = None
     weighting: InstanceWeighting | None = None
+    share: float = 1.0
+
+
+PRETRAINING_SHARE, FROZEN_SHARE = 1.2, 0.6
+"""Epochs relative to a joint phase: a downstream part alone learns later, an attention through a trained one sooner."""
 
 
 class Scheme(Protocol):
     """What `train` asks of a scheme."""
 
     def phases(self) -> tuple[Phase, ...]:
-        """The phases, in order; each gets the full number of epochs and stops early by itself."""
+        """The phases, in order."""
         ...
 
 
@@ -109,9 +115,9 @@ class RandomAttentionPretraining:
 
     def phases(self) -> tuple[Phase, ...]:
         """Downstream part on random masks, then the attention (frozen) or everything (joint)."""
-        first = Phase("random masks", "predict", law_named(self.law))
+        first = Phase("random masks", "predict", law_named(self.law), share=PRETRAINING_SHARE)
         if self.then == "frozen":
-            return first, Phase("attention", "masks")
+            return first, Phase("attention", "masks", share=FROZEN_SHARE)
         return first, Phase("joint", weighting=self.weighting)
 
 
@@ -123,4 +129,4 @@ class RandomMasksOnly:
 
     def phases(self) -> tuple[Phase, ...]:
         """The first phase of random attention pretraining."""
-        return (Phase("evaluator", "predict", law_named(self.law)),)
+        return (Phase("evaluator", "predict", law_named(self.law), share=PRETRAINING_SHARE),)

@@ -110,6 +110,21 @@ def test_accuracies_at_k_row_by_row(k: int, kind: str) -> None:
     assert test.k == k
 
 
+class Total(Fixed):
+    """Class 1 where nearly all of the mask is there."""
+
+    def predict(self, x: Tensor, m: Tensor) -> Tensor:
+        return torch.stack([torch.full((len(m),), 0.99), m.sum(-1)], -1)
+
+
+def test_the_top_k_is_renormalised() -> None:
+    y = (torch.arange(60) % 3 > 0).long()
+    masks = torch.rand(60, 8, generator=torch.Generator().manual_seed(0)).softmax(-1)
+    data = fixed_data(masks, masks, y)
+    test = shortcut_test(Total(""), "test", data=data, k=2, evaluator=Total(""), **QUICK)
+    assert test.own_accuracy == test.own_accuracy_at_k == test.evalx_accuracy == pytest.approx(2 / 3)
+
+
 class Chooser(torch.nn.Module):
     """A 0/1 choice of the `size` largest of x (B, T); reads the sum of what was chosen."""
 

@@ -11,8 +11,8 @@ import pytest
 from causal_attn.cli import main
 from causal_attn.study import StudyConfig
 
-GOOD, BAD = "great lovely superb moving".split(), "awful dull boring weak".split()
-REST = "the a film story of plot and with is in".split()
+GOOD, BAD = ["great", "lovely", "superb", "moving"], ["awful", "dull", "boring", "weak"]
+REST = ["the", "a", "film", "story", "of", "plot", "and", "with", "is", "in"]
 
 
 def write_reviews(path: Path, n: int = 300, seed: int = 0) -> Path:

@@ -52,10 +52,13 @@ def test_the_figures_are_written_last(store: CellStore, monkeypatch: pytest.Monk
     def stop(*args: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cells, "save_json", stop)
-    with pytest.raises(KeyboardInterrupt):
-        store.save(CELL, "erm", 0)
-    assert store.load("erm", 0) is None
+    for write in ("save_arrays", "save_json"):
+        with monkeypatch.context() as patch:
+            patch.setattr(cells, write, stop)
+            with pytest.raises(KeyboardInterrupt):
+                store.save(CELL, "erm", 0)
+        assert not (store.folder / "erm-seed0.json").exists()
+        assert store.load("erm", 0) is None
 
 
 def test_an_evaluator_is_trained_once_a_seed(

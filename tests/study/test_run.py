@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -64,7 +63,7 @@ def test_results_have_the_promised_shape(finished: Path, reviews: Path) -> None:
     for name, scheme in results["schemes"].items():
         assert scheme["label"] == SCHEMES[name][0]
         (row,) = scheme["runs"]
-        assert RUN_KEYS <= set(row)
+        assert set(row) >= RUN_KEYS
         assert len(row["default_token_mass"]) == 2
         assert {key for key, value in row.items() if value is None} <= set(row["notes"]) | {"lexicon_share"}
         assert set(row["intervals"]) <= RUN_KEYS
@@ -119,7 +118,7 @@ def test_one_seed_one_result(finished: Path, twice: Path) -> None:
 
 
 @pytest.fixture
-def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, int]]]:
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     """Which cells were computed."""
     computed: list[tuple[str, int]] = []
     true_run = run.run_cell
@@ -129,7 +128,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, int]]]:
         return true_run(config, data, scheme, seed, *rest)
 
     monkeypatch.setattr(run, "run_cell", counting)
-    yield computed
+    return computed
 
 
 def test_finished_cells_are_used_again_and_lost_ones_made_anew(

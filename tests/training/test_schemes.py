@@ -80,8 +80,8 @@ def test_a_users_module_with_mapping_inputs_goes_through(scheme: Scheme, bags: D
     before = parameters(model)
     result = train(model, bags, scheme, **FEW)
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
-    assert result.history["phase"].unique().tolist() == [phase.name for phase in scheme.phases()]
-    assert set(result.history["epoch"]) == {0, 1}
+    epochs = {phase.name: max(1, round(phase.share * FEW["epochs"])) for phase in scheme.phases()}
+    assert result.history["phase"].value_counts(sort=False).to_dict() == epochs
     test = shortcut_test(result, "test", evaluator=wrapped(seed=5), k=2, n_permutations=20, progress=False)
     assert 0 <= test.own_accuracy <= 1
     assert test.k == 2
@@ -89,11 +89,11 @@ def test_a_users_module_with_mapping_inputs_goes_through(scheme: Scheme, bags: D
 
 def test_bags_of_any_size_alone_in_a_batch(bags: Data) -> None:
     result = train(wrapped(), bags, RandomAttentionPretraining(), **FEW | {"batch_size": 1})
-    assert len(result.history) == 4
+    assert result.history["phase"].nunique() == 2
 
 
 def test_weights_are_on_record_after_the_first_refresh(bags: Data) -> None:
-    history = train(wrapped(), bags, InstanceWeighting(refresh=2), **FEW | {"epochs": 4, "patience": 4}).history
+    history = train(wrapped(), bags, InstanceWeighting(refresh=2), **FEW | {"epochs": 4}).history
     assert history["support_deficit"].isna().tolist() == [True, True, False, False]
     ess = history["ess"].tolist()
     assert 0 < ess[2] == ess[3] <= len(bags.train)

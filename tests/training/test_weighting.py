@@ -111,6 +111,15 @@ def test_explored_masks_lie_on_what_exists_and_come_from_rows_of_like_length() -
     assert int((lengths - reach).max()) <= 2  # 16 neighbours of 1000 rows with 30 lengths
 
 
+def test_a_refresh_swaps_within_the_folds_of_its_selection_model(leaky: Data) -> None:
+    plan = refreshed(leaky, InstanceWeighting(explore=0.9))
+    assert plan.fit is not None
+    assert plan.shown is not None
+    for i in plan.explored.nonzero()[:, 0].tolist():
+        donors = torch.isclose(plan.fit.sample.masks, plan.shown[i]).all(-1)
+        assert (plan.fit.fold[donors] == plan.fit.fold[i]).any()
+
+
 def test_the_share_explored_is_the_one_asked_for_and_the_others_keep_their_masks() -> None:
     sample = ragged(5000)
     explored, shown = _explore(sample, torch.arange(5000) % 5, 0.3, np.random.default_rng(3))
@@ -122,7 +131,7 @@ def test_the_share_explored_is_the_one_asked_for_and_the_others_keep_their_masks
 
 
 def test_a_leak_without_support_is_warned_of_and_none_is_not() -> None:
-    leak = worlds.DeterministicLeak().sample(400, seed=0)
+    leak = worlds.DeterministicLeak().sample(1200, seed=0)
     data = fixed_data(leak.masks, torch.randn(leak.masks.shape), leak.y)
     with pytest.warns(SupportWarning, match=r"\d+% of Q .* would need weights above 10"):
         refreshed(data, InstanceWeighting())

@@ -1,0 +1,167 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import roc_auc_score
+
+from causal_attn.data.worlds import DeterministicLeak, Gaussian, Null, Tabular
+from causal_attn.diagnostics.leakage import (
+    _bits,
+    _BoundSolver,
+    _fast_auc,
+    _held_out_losses,
+    _permutations,
+    leakage_test,
+    macro_auc,
+)
+from causal_attn.errors import InputError
+from causal_attn.selection.crossfit import assign_folds
+from causal_attn.selection.newton import find_mode
+from causal_attn.selection.response import linear_log_prob, with_intercept
+
+
+def null_p_values(replicates, n=40, permutations=39, world=None):
+    world = world or Null(n_positions=4)
+    return np.array([leakage_test(world.sample(n, seed), permutations, seed=seed).p_value for seed in replicates])
+
+
+def test_a_few_null_p_values_are_not_small():
+    p = null_p_values(range(15))
+    assert (p <= 0.1).sum() <= 6  # Binomial(15, 0.1) exceeds 6 once in 3,000
+    assert p.max() > 0.5
+    assert ((p * 40) % 1 < 1e-9).all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("world", [Null(n_positions=4), Null(n_classes=3, kind="subset", prior=[0.2, 0.3, 0.5])])
+def test_the_type_one_error_is_the_level(world):
+    p = null_p_values(range(200), n=60, permutations=99, world=world)
+    assert 0.01 <= (p <= 0.05).mean() <= 0.10
+    assert 0.05 <= (p <= 0.10).mean() <= 0.16
+
+
+def test_a_strong_leak_has_the_smallest_p_value_there_is():
+    sample = DeterministicLeak().sample(120, 0)
+    test = leakage_test(sample, 49)
+    assert test.p_value == pytest.approx(1 / 50)
+    assert test.auc == 1.0
+    assert test.bits == pytest.approx(1.0, abs=0.2)
+    assert test.bits_interval[0] <= test.bits <= test.bits_interval[1]
+    shuffled = leakage_test(sample.rows(torch.randperm(120)), 49, seed=1)
+    assert shuffled.p_value == test.p_value
+    assert shuffled.bits == pytest.approx(test.bits, abs=0.1)
+
+
+@pytest.mark.parametrize("k", [2, 3])
+def test_bits_are_the_mutual_information(k):
+    world, n = Tabular(n_classes=k, n_types=5, kind="one-hot", seed=2), 6000
+    sample = world.sample(n, 0)
+    test = leakage_test(sample, 0)
+    log_w = world.log_w(sample)
+    information = -float((world.joint * -world.ratio.log()).sum()) / math.log(2)  # identity 5
+    error = float(log_w.std()) / math.sqrt(n) / math.log(2)
+    parameters = 4 * (k - 1) / (2 * 0.8 * n * math.log(2))
+    assert abs(test.bits + parameters - information) < 4 * error
+    assert math.isnan(test.p_value)
+    low, high = test.bits_interval
+    assert low < information < high
+    assert (high - low) / (2 * 1.96) == pytest.approx(error, rel=0.3)
+
+
+@pytest.mark.parametrize("k", [2, 3])
+def test_auc_is_scikit_learns(k):
+    log_prob = torch.randn(80, k).log_softmax(-1)
+    y = torch.arange(80) % k
+    scores = log_prob.exp().numpy()
+    expected = roc_auc_score(y, scores[:, 1] if k == 2 else scores, multi_class="ovr", average="macro")
+    assert macro_auc(log_prob, y) == pytest.approx(expected)
+    assert _fast_auc(log_prob, y) == pytest.approx(expected)
+    tied = (log_prob * 2).round() / 2
+    assert _fast_auc(tied, y) == pytest.approx(macro_auc(tied, y))
+
+
+def test_bits_are_those_of_the_held_out_probabilities():
+    sample = Gaussian(n_classes=3).sample(150, 0)
+    test = leakage_test(sample, 0)
+    torch.testing.assert_close(test.log_prob.logsumexp(-1), torch.zeros(150))
+    own = test.log_prob[torch.arange(150), sample.y].mean()
+    entropy = -(sample.prior * sample.prior.log()).sum()
+    assert test.bits == pytest.approx(float(entropy + own) / math.log(2))
+    assert test.auc == pytest.approx(macro_auc(test.log_prob, sample.y))
+    assert _bits(sample.prior.log().expand(150, 3), sample.y, sample.prior) == pytest.approx(0, abs=1e-12)
+
+
+def test_every_permutation_is_refitted_from_scratch():
+    sample = Gaussian(strength=1.0).sample(90, 0)
+    fold = assign_folds(sample, 5, 0)
+    labels = torch.from_numpy(_permutations(sample.y.numpy(), fold.numpy(), 3, np.random.default_rng(0)))
+    loss, log_prob = _held_out_losses(sample.masks, labels, fold, 2, False)
+    for row in range(4):
+        alone, its_own = _held_out_losses(sample.masks, labels[row : row + 1], fold, 2, False)
+        assert float(alone) == pytest.approx(float(loss[row]), abs=1e-6)
+        by_hand = -its_own[torch.arange(90), labels[row]].mean()
+        assert float(by_hand) == pytest.approx(float(alone))
+    torch.testing.assert_close(log_prob, _held_out_losses(sample.masks, labels[:1], fold, 2, False)[1])
+
+
+def test_blocks_of_permutations_change_nothing(monkeypatch):
+    sample = Gaussian().sample(60, 0)
+    whole = leakage_test(sample, 19)
+    monkeypatch.setattr("causal_attn.diagnostics.leakage.CHUNK_ENTRIES", 500)
+    parts = leakage_test(sample, 19)
+    assert parts.p_value == whole.p_value
+    torch.testing.assert_close(parts.log_prob, whole.log_prob)
+
+
+def test_labels_move_within_their_fold():
+    y, fold = np.arange(50) % 3, np.arange(50) % 5
+    labels = _permutations(y, fold, 20, np.random.default_rng(0))
+    assert (labels[0] == y).all()
+    assert all((labels[i] != y).any() for i in range(1, 21))
+    for number in range(5):
+        assert (np.sort(labels[:, fold == number], axis=1) == np.sort(y[fold == number])).all()
+
+
+@pytest.mark.parametrize("k", [2, 3])
+@pytest.mark.parametrize("lam", [0.5, 20.0])
+def test_the_bound_solver_reaches_newtons_fit(monkeypatch, k, lam):
+    world = Gaussian(n_classes=k, n_positions=4, strength=0.6, seed=5)
+    sample = world.sample(250, 0)
+    phi = world.features(sample.masks)
+    monkeypatch.setattr(_BoundSolver, "_evidence_precision", lambda self, g: torch.full((len(g), 1, 1), lam))
+    got = _BoundSolver.on(phi[:200], k).fit_predict(sample.y[None, :200], phi[200:])[0]
+    uniform = torch.full((k,), 1 / k).log()
+    mode = find_mode(with_intercept(phi[:200]), sample.y[:200], uniform, prior_precision=lam)
+    torch.testing.assert_close(got.exp(), linear_log_prob(mode.theta, phi[200:], uniform).exp(), atol=1e-3, rtol=0)
+
+
+def test_the_bound_solvers_precision_maximises_its_evidence():
+    phi = torch.randn(60, 3)
+    solver = _BoundSolver.on(phi, 3)
+    linear = torch.randn(4, 3, 2) * 20
+    got = solver._evidence_precision(linear).reshape(-1).log()
+    grid = torch.linspace(-2, 14, 1601)
+    total = 0.5 * solver.values[:, None, None] + grid.exp()  # (d, 1, grid)
+    terms = 0.5 * (grid - total.log() + linear[..., None].square() / total)
+    best = grid[terms.sum((1, 2)).argmax(-1)]
+    assert (got - best).abs().max() <= 0.11
+
+
+def test_the_same_seed_gives_the_same_test():
+    sample = Gaussian().sample(60, 0)
+    one, two = leakage_test(sample, 19, seed=3), leakage_test(sample, 19, seed=3)
+    assert (one.p_value, one.bits, one.auc_interval) == (two.p_value, two.bits, two.auc_interval)
+    assert "LeakageTest(bits=" in repr(one)
+
+
+@pytest.mark.parametrize("n_permutations", [-1, 2.5, True])
+def test_bad_numbers_of_permutations_are_refused(n_permutations):
+    with pytest.raises(InputError, match="n_permutations"):
+        leakage_test(Null().sample(30, 0), n_permutations)
+
+
+def test_a_single_class_cannot_be_tested():
+    sample = Null().sample(30, 0)
+    with pytest.raises(InputError, match="y: expected at least two classes"):
+        leakage_test(sample.rows(sample.y == 0))

@@ -1,0 +1,162 @@
+import math
+
+import numpy as np
+import pytest
+import torch
+from sklearn.linear_model import LogisticRegression
+
+from causal_attn.selection.newton import (
+    LOG_PRECISION_RANGE,
+    curvature,
+    evidence_precision,
+    find_mode,
+    log_likelihood,
+    log_weight_prior,
+    penalty_diagonal,
+)
+from causal_attn.selection.response import linear_log_prob, with_intercept
+
+
+def problem(k, n=80, d=3, strength=1.0, seed=0):
+    """x with its ones column, labels of a logistic law, and a log prior that is not uniform."""
+    rng = np.random.default_rng(seed)
+    phi = torch.from_numpy(rng.normal(size=(n, d)))
+    prior = torch.arange(1, k + 1).double()
+    log_prior = (prior / prior.sum()).log()
+    logits = log_prior + strength * phi @ torch.from_numpy(rng.normal(size=(d, k)))
+    y = (logits.softmax(-1).cumsum(-1) < torch.from_numpy(rng.random((n, 1)))).sum(-1)
+    return with_intercept(phi), y, log_prior
+
+
+def random_theta(x, k):
+    return torch.from_numpy(np.random.default_rng(7).normal(size=(x.shape[1], k - 1)))
+
+
+@pytest.mark.parametrize("k", [2, 3])
+def test_value_gradient_and_curvature_agree_with_autograd(k):
+    x, y, log_prior = problem(k)
+    theta = random_theta(x, k)
+    like = lambda flat: log_likelihood(flat.reshape(theta.shape), x, y, log_prior)  # noqa: E731
+    local = curvature(theta, x, y, log_prior)
+    by_hand = linear_log_prob(theta, x[:, :-1], log_prior).gather(1, y[:, None]).sum()
+    assert local.value == pytest.approx(float(by_hand))
+    assert float(like(theta.reshape(-1))) == pytest.approx(float(by_hand))
+    flat = theta.reshape(-1)
+    torch.testing.assert_close(local.gradient.reshape(-1), torch.autograd.functional.jacobian(like, flat))
+    torch.testing.assert_close(local.precision, -torch.autograd.functional.hessian(like, flat))
+
+
+def test_curvature_averages_over_draws():
+    x, y, log_prior = problem(3)
+    thetas = torch.stack([random_theta(x, 3), torch.zeros(4, 2)])
+    together = curvature(thetas, x, y, log_prior)
+    one, two = (curvature(t, x, y, log_prior) for t in thetas)
+    assert together.value == pytest.approx((one.value + two.value) / 2)
+    torch.testing.assert_close(together.gradient, (one.gradient + two.gradient) / 2)
+    torch.testing.assert_close(together.precision, (one.precision + two.precision) / 2)
+
+
+def test_the_penalty_leaves_the_intercept_free():
+    theta = torch.ones(3, 2)
+    assert penalty_diagonal(theta, 4.0).tolist() == [4, 4, 4, 4, 0, 0]
+    assert float(log_weight_prior(theta, 4.0)) == -0.5 * 4 * 4
+
+
+@pytest.mark.parametrize("k", [2, 3])
+@pytest.mark.parametrize("lam", [0.3, 5.0])
+def test_the_mode_is_scikit_learns(k, lam):
+    x, y, log_prior = problem(k, n=200)
+    mode = find_mode(x, y, log_prior, prior_precision=lam)
+    # K = 2: scikit-learn penalises the one logit, whose coefficient is √2 W; K > 2: the scores W H, as long as W.
+    inverse = (2 if k == 2 else 1) / lam
+    other = LogisticRegression(C=inverse, tol=1e-12, max_iter=10_000).fit(x[:, :-1].numpy(), y.numpy())
+    mine = linear_log_prob(mode.theta, x[:, :-1], log_prior).exp()
+    np.testing.assert_allclose(mine, other.predict_proba(x[:, :-1].numpy()), atol=1e-5)
+
+
+@pytest.mark.parametrize("k", [2, 3])
+@pytest.mark.parametrize("lam", [None, 1.0])
+def test_the_mode_meets_the_class_margin_and_has_no_gradient(k, lam):
+    x, y, _ = problem(k, n=300)
+    shares = torch.bincount(y).double() / len(y)
+    mode = find_mode(x, y, shares.log(), lam)
+    r = linear_log_prob(mode.theta, x[:, :-1], shares.log()).exp()
+    assert (r.mean(0) - shares).abs().max() <= 1e-6
+    local = curvature(mode.theta, x, y, shares.log())
+    penalty = penalty_diagonal(mode.theta, mode.prior_precision)
+    slope = local.gradient.reshape(-1) - penalty * mode.theta.reshape(-1)
+    assert slope.abs().max() < 1e-3
+    assert (mode.precision - local.precision - penalty.diag()).abs().max() < 1e-2
+
+
+def log_evidence(local, theta, lam):
+    """log ∫ exp(quadratic model) p(W) dθ by one Gaussian integral over everything, up to a constant."""
+    n_weights = theta.numel() - theta.shape[1]
+    linear = local.precision @ theta.reshape(-1) + local.gradient.reshape(-1)
+    total = local.precision + penalty_diagonal(theta, lam).diag()
+    return 0.5 * float(n_weights * math.log(lam) - torch.logdet(total) + linear @ torch.linalg.solve(total, linear))
+
+
+@pytest.mark.parametrize("k", [2, 3])
+@pytest.mark.parametrize("strength", [0.3, 2.0])
+def test_the_precision_maximises_the_evidence_of_the_quadratic(k, strength):
+    x, y, log_prior = problem(k, n=150, strength=strength)
+    theta = find_mode(x, y, log_prior, prior_precision=1.0).theta
+    local = curvature(theta, x, y, log_prior)
+    fine = np.linspace(*LOG_PRECISION_RANGE, 2001)
+    best = fine[np.argmax([log_evidence(local, theta, math.exp(g)) for g in fine])]
+    assert math.log(evidence_precision(local, theta)) == pytest.approx(best, abs=0.051)
+
+
+def test_the_automatic_precision_is_its_own_optimum():
+    x, y, log_prior = problem(3, n=300)
+    mode = find_mode(x, y, log_prior)
+    again = evidence_precision(curvature(mode.theta, x, y, log_prior), mode.theta)
+    assert math.log(again / mode.prior_precision) == pytest.approx(0, abs=0.06)
+    fixed = find_mode(x, y, log_prior, prior_precision=mode.prior_precision)
+    torch.testing.assert_close(fixed.theta, mode.theta, atol=1e-4, rtol=1e-4)
+
+
+def test_noise_alone_is_shrunk_to_nothing():
+    x, _, log_prior = problem(2, n=400)
+    y = torch.from_numpy(np.random.default_rng(1).integers(0, 2, 400))
+    mode = find_mode(x, y, log_prior)
+    assert (mode.theta[:-1]).abs().max() < 0.1
+    assert mode.prior_precision > 50
+
+
+@pytest.mark.parametrize("k", [2, 3])
+@pytest.mark.parametrize("lam", [None, 1e-2])
+def test_perfect_separation_gives_finite_parameters(k, lam):
+    y = torch.arange(60) % k
+    phi = torch.nn.functional.one_hot(y, k).double() * 2 - 1
+    mode = find_mode(with_intercept(phi), y, torch.full((k,), 1 / k).log(), lam)
+    assert torch.isfinite(mode.theta).all()
+    r = linear_log_prob(mode.theta, phi, torch.full((k,), 1 / k).log())
+    assert (r.argmax(-1) == y).all()
+    assert torch.linalg.eigvalsh(mode.precision).min() > 0
+
+
+def test_a_warm_start_reaches_the_same_mode_in_fewer_steps():
+    x, y, log_prior = problem(3, n=300, strength=2.0)
+    cold = find_mode(x, y, log_prior)
+    warm = find_mode(x, y, log_prior, start=cold)
+    assert warm.n_steps < cold.n_steps
+    torch.testing.assert_close(warm.theta, cold.theta, atol=1e-3, rtol=1e-3)
+    assert warm.prior_precision == pytest.approx(cold.prior_precision, rel=0.05)
+
+
+def test_a_far_start_is_brought_back():
+    x, y, log_prior = problem(3, n=200)
+    near = find_mode(x, y, log_prior, prior_precision=1.0)
+    far = find_mode(
+        x, y, log_prior, prior_precision=1.0, start=type(near)(50 * random_theta(x, 3), 1.0, near.precision, 0)
+    )
+    torch.testing.assert_close(far.theta, near.theta, atol=1e-5, rtol=1e-5)
+
+
+def test_constant_features_are_harmless():
+    x, y, log_prior = problem(2)
+    x = torch.cat([torch.zeros(len(x), 1), x], 1)
+    mode = find_mode(x, y, log_prior)
+    assert mode.theta[0].abs().max() < 1e-12
