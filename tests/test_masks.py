@@ -289,6 +289,14 @@ def test_top_k_agrees_with_a_loop(pair, k):
         assert {t for t, g in enumerate(got) if g} == set(best)
 
 
+def test_top_k_takes_valid_positions_without_mass_before_padding():
+    valid = torch.eye(6, dtype=torch.bool)[1:]  # a second valid position, anywhere
+    valid[:, 0] = True
+    masks = torch.zeros(5, 6)
+    masks[:, 0] = 1
+    assert torch.equal(top_k(masks, valid, 2), valid)
+
+
 def ragged_sample(n=60, width=10, seed=0):
     rng = np.random.default_rng(seed)
     valid = np.arange(width) < rng.integers(3, width + 1, n)[:, None]

@@ -26,11 +26,15 @@ from causal_attn.selection.newton import (
 )  # fmt: skip
 from causal_attn.selection.response import contrasts, with_intercept
 
-N_ELBO_DRAWS = 16
+N_ELBO_DRAWS, FEW_ELBO_DRAWS, MANY_ROWS = 16, 4, 20_000
+"""Fixed draws behind an ELBO, and on how many rows fewer do: the control variate leaves only third-order terms."""
+DRAW_CHUNK = 8
 MAX_VI_STEPS = 5
 MIN_GAIN = 1e-2
 """Nats of ELBO below which a further variational step is not taken."""
 ROW_CHUNK = 20_000
+MARGIN_ROWS = 2000
+"""Rows on which the class margin of every draw is met exactly; see `margin_offsets`."""
 
 
 @dataclass(frozen=True)
@@ -65,22 +69,34 @@ def log_joint(theta: Tensor, x: Tensor, y: Tensor, log_prior: Tensor, lam: float
     """log P(y | m, θ) + log p(W), nats, the flat intercept adding nothing. θ (S, d+1, J) -> (S,)."""
     n_weights = theta[0, :-1].numel()
     constant = 0.5 * n_weights * math.log(lam / (2 * math.pi))
-    like = torch.stack([log_likelihood(one, x, y, log_prior) for one in theta])
+    like = torch.cat([log_likelihood(part, x, y, log_prior) for part in theta.split(DRAW_CHUNK)])
     return like + log_weight_prior(theta, lam) + constant
 
 
 def fit_posterior(
     phi: Tensor, y: Tensor, log_prior: Tensor, prior_precision: float | None = None, start: Posterior | None = None,
-    seed: int = 0,
+    seed: int = 0, refine: bool = True,
 ) -> Posterior:  # fmt: skip
-    """q(θ) of the response on rows φ (n, d) with classes y (n,)."""
+    """q(θ) of the response on rows φ (n, d) with classes y (n,).
+
+    Args:
+        phi, y: the rows.
+        log_prior: log Q(k), shape (K,).
+        prior_precision: λ; None: by the evidence.
+        start: an earlier posterior, for its mode.
+        seed: of the fixed draws behind the ELBO.
+        refine: whether variational steps are tried; without them q is the Laplace approximation, its ELBO not computed.
+    """
     x = with_intercept(phi)
     mode = find_mode(x, y, log_prior, prior_precision, None if start is None else start.mode)
+    best = _gaussian(mode, mode.theta, mode.precision, log_prior)
+    if not refine:
+        return best
+    n_draws = N_ELBO_DRAWS if len(phi) <= MANY_ROWS else FEW_ELBO_DRAWS
     half = torch.randn(
-        N_ELBO_DRAWS // 2, mode.theta.numel(), generator=torch.Generator().manual_seed(seed), dtype=torch.float64
+        n_draws // 2, mode.theta.numel(), generator=torch.Generator().manual_seed(seed), dtype=torch.float64
     )
     z = torch.cat([half, -half])
-    best = _gaussian(mode, mode.theta, mode.precision, log_prior)
     elbos = [_elbo(best, z, x, y)]
     for _ in range(MAX_VI_STEPS):
         trial = _natural_step(best, z, x, y)
@@ -102,8 +118,11 @@ def _gaussian(mode: Mode, mean: Tensor, precision: Tensor, log_prior: Tensor) ->
 
 
 def _elbo(q: Posterior, z: Tensor, x: Tensor, y: Tensor) -> float:
-    entropy = 0.5 * q.mean.numel() * (1 + math.log(2 * math.pi)) + q.factor.diagonal().log().sum()
-    return float(log_joint(q._map(z), x, y, q.log_prior, q.mode.prior_precision).mean() + entropy)
+    """The ELBO on draws z; the log joint's quadratic part, −½|z|² about the mean, enters by its exact average."""
+    width = q.mean.numel()
+    entropy = 0.5 * width * (1 + math.log(2 * math.pi)) + q.factor.diagonal().log().sum()
+    joint = log_joint(q._map(z), x, y, q.log_prior, q.mode.prior_precision)
+    return float((joint + 0.5 * z.square().sum(-1)).mean() - 0.5 * width + entropy)
 
 
 def _natural_step(q: Posterior, z: Tensor, x: Tensor, y: Tensor) -> Posterior:
@@ -123,14 +142,17 @@ def margin_offsets(
     The offset maximises a concave function whose third derivative is at most √2·|v| times its second, so Newton steps v
     shortened to log(1 + √2|v|) / √2 reach it from anywhere (Sun & Tran-Dinh 2019); full ones overshoot where r is
     near 0 or 1 on most rows. Usually 3 or 4 steps.
+
+    On more than MARGIN_ROWS rows the mean over all is taken as the linear expansion about the mean draw, over all rows,
+    plus what that leaves out, over a fixed part of them: the error is that of a second-order term on the part.
     """
     h = contrasts(len(log_prior))
-    x = with_intercept(phi)
+    x, target = _margin_rows(theta, with_intercept(phi), log_prior)
     offset = theta.new_zeros(len(theta), theta.shape[-1])
     for _ in range(steps):
         moved = torch.cat([theta[:, :-1], theta[:, -1:] + offset[:, None]], 1)
         mean, second = _moments(moved, x, log_prior)
-        gap = (log_prior.exp() - mean) @ h.T
+        gap = (target - mean) @ h.T
         if float(gap.abs().max()) < tolerance:
             break
         jacobian = torch.einsum("ik,sk,jk->sij", h, mean, h) - torch.einsum("ik,skl,jl->sij", h, second, h)
@@ -141,9 +163,47 @@ def margin_offsets(
     return offset
 
 
+def _moments_of_two(theta: Tensor, x: Tensor, log_prior: Tensor) -> tuple[Tensor, Tensor]:
+    """`_moments` for two classes, from one sigmoid."""
+    signed = contrasts(2)[0, 1] - contrasts(2)[0, 0]
+    r = torch.addmm(
+        (log_prior[1] - log_prior[0]).expand(len(theta), 1), theta[..., 0], x.T, alpha=float(signed)
+    ).sigmoid()
+    one, square = r.mean(-1), r.square().mean(-1)
+    mixed = one - square
+    second = torch.stack([1 - 2 * one + square, mixed, mixed, square], -1).reshape(-1, 2, 2)
+    return torch.stack([1 - one, one], -1), second
+
+
+def _margin_rows(theta: Tensor, x: Tensor, log_prior: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows whose mean of r is to be matched, and the mean each draw should have there: (n', d+1), (S, K)."""
+    target = log_prior.exp().expand(len(theta), -1)
+    if len(x) <= MARGIN_ROWS:
+        return x, target
+    part = x[torch.linspace(0, len(x) - 1, MARGIN_ROWS).long()]
+    centre = theta.mean(0)
+    (mean_all, slope_all), (mean_part, slope_part) = (_expansion(centre, rows, log_prior) for rows in (x, part))
+    linear = torch.einsum("sdj,kdj->sk", theta - centre, slope_all - slope_part)
+    return part, target - (mean_all - mean_part) - linear
+
+
+def _expansion(theta: Tensor, x: Tensor, log_prior: Tensor) -> tuple[Tensor, Tensor]:
+    """mean_i r(k | m_i) at θ (d+1, J), and its gradient: shapes (K,) and (K, d+1, J)."""
+    h = contrasts(len(log_prior))
+    mean, slope = x.new_zeros(len(log_prior)), x.new_zeros(len(log_prior), *theta.shape)
+    for rows in x.split(ROW_CHUNK):
+        r = (log_prior + (rows @ theta) @ h).softmax(-1)
+        mean += r.sum(0) / len(x)
+        change = r[:, :, None] * (h.T[None] - (r @ h.T)[:, None, :])  # d r_k / d η_j, (n, K, J)
+        slope += torch.einsum("nd,nkj->kdj", rows, change) / len(x)
+    return mean, slope
+
+
 def _moments(theta: Tensor, x: Tensor, log_prior: Tensor) -> tuple[Tensor, Tensor]:
     """mean_i r and mean_i r r', shapes (S, K) and (S, K, K), a block of rows at a time."""
     k, h = len(log_prior), contrasts(len(log_prior))
+    if k == 2:
+        return _moments_of_two(theta, x, log_prior)
     mean, second = theta.new_zeros(len(theta), k), theta.new_zeros(len(theta), k, k)
     for rows in x.split(max(1, ROW_CHUNK * 10 // (len(theta) * k))):
         r = (log_prior + torch.einsum("nd,sdj->snj", rows, theta) @ h).softmax(-1)

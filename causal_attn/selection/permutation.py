@@ -72,7 +72,7 @@ class RatioFit:
         phi: Tensor, codes: Tensor, copies: int, precision: float | None, n_draws: int, seed: int, n_classes: int,
         y: Tensor, start: RatioFit | None = None,
     ) -> RatioFit:  # fmt: skip
-        """Fit on rows φ (n, d) and codes (n, q), each with `copies` permuted ones; z is permuted among these rows only."""
+        """Fit on rows φ (n, d) and codes (n, q), with `copies` permuted ones each, permuted among these rows only."""
         rng = np.random.default_rng([seed, 5])
         n = len(phi)
         shuffled = [codes[torch.from_numpy(rng.permutation(n))] for _ in range(copies)]

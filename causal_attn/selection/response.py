@@ -40,3 +40,28 @@ def linear_log_prob(theta: Tensor, phi: Tensor, log_prior: Tensor) -> Tensor:
     """
     eta = torch.einsum("nd,...dj->...nj", phi, theta[..., :-1, :]) + theta[..., -1:, :]
     return (log_prior.to(phi) + eta @ contrasts(len(log_prior)).to(phi)).log_softmax(-1)
+
+
+def fast_draws(theta: Tensor, phi: Tensor, log_prior: Tensor) -> Tensor:
+    """`linear_log_prob` in float32, for many draws at once. (S, d+1, J), (n, d) -> (S, n, K), nats."""
+    rows, draws = phi.float(), theta.float()
+    if len(log_prior) == 2:  # one logit says it all; √2 is the length of the contrast
+        signed = float(contrasts(2)[0, 1] - contrasts(2)[0, 0])
+        logit = torch.addmm(draws[:, -1], draws[:, :-1, 0], rows.T, beta=signed, alpha=signed)
+        logit += float(log_prior[1] - log_prior[0])
+        log_sigmoid = torch.nn.functional.logsigmoid
+        return torch.stack([log_sigmoid(-logit), log_sigmoid(logit)], -1)
+    return linear_log_prob(draws, rows, log_prior.float())
+
+
+def mean_log_prob(theta: Tensor, phi: Tensor, log_prior: Tensor, chunk_entries: float = 2e6) -> Tensor:
+    """log of the average of r_θ(k | m) over draws of θ, a block of rows at a time. Shape (n, K), float64."""
+    parts = []
+    for rows in phi.split(max(1, int(chunk_entries / len(theta)))):
+        log_p = fast_draws(theta, rows, log_prior)
+        mean = log_p.exp().mean(0)
+        tiny = (mean < 1e-30).any(-1)  # where the average underflows, the slower way that does not
+        log_mean = mean.double().log()
+        log_mean[tiny] = log_p[:, tiny].double().logsumexp(0) - np.log(len(theta))
+        parts.append(log_mean.log_softmax(-1))
+    return torch.cat(parts)

@@ -141,8 +141,10 @@ def test_a_rows_own_label_does_not_touch_its_weight(monkeypatch):
     flipped[17] = 1 - flipped[17]
     after = model.fit(type(sample)(sample.masks, flipped), folds=4, progress=False, n_draws=20).held_out_log_prob()
     same_fold = fold == fold[17]
-    assert torch.equal(before[same_fold], after[same_fold])
-    assert (before[~same_fold] - after[~same_fold]).abs().amin(0).max() > 1e-6
+    # the search starts from the fit on all rows, so the rest is its tolerance; a label that is seen moves far more
+    touched = (before[same_fold] - after[same_fold]).abs().max()
+    assert touched < 1e-4
+    assert (before[~same_fold] - after[~same_fold]).abs().max() > 100 * touched
 
 
 def test_each_row_is_predicted_by_the_model_without_its_fold(regular):
@@ -243,6 +245,9 @@ def test_the_unfitted_model_runs_forwards_and_is_conditioned():
 def test_the_gaussian_stands_in_well_on_a_regular_problem(regular):
     _, _, fit = regular
     assert fit.vi_khat < 0.7
+    ratio = fit.log_density_ratio  # its mean over draws of q is the ELBO
+    assert abs(float(ratio.mean() - fit.elbo[-1])) < 4 * float(ratio.std()) * (1 / 30 + 1 / 8) ** 0.5
+    assert ratio.std() < 1.5
     assert (fit.elbo.diff() > 0).all()
     own = fit.held_out_log_prob()[torch.arange(400), fit.sample.y]
     assert fit.held_out_log_loss == pytest.approx(-float(own.mean()))
