@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from causal_attn.data.checks import whole
 from causal_attn.errors import InputError
 from causal_attn.masks import MaskSample
 
@@ -17,6 +18,7 @@ def assign_folds(sample: MaskSample, folds: int, seed: int) -> Tensor:
         InputError: fewer than two folds, rows or groups than folds, or a class with a single row or group (its
             model would never see that class).
     """
+    whole(seed, "seed", 0)
     if isinstance(folds, bool) or not isinstance(folds, int) or folds < 2:
         raise InputError(f"folds: expected an integer of at least 2, got {folds!r}")
     counts = torch.bincount(sample.y, minlength=sample.n_classes)

@@ -54,11 +54,16 @@ def fast_draws(theta: Tensor, phi: Tensor, log_prior: Tensor) -> Tensor:
     return linear_log_prob(draws, rows, log_prior.float())
 
 
+EXACT_ENTRIES = 5_000_000
+"""Draws times rows up to which an average over draws is taken in float64; beyond it in float32 (1e-7, relative)."""
+
+
 def mean_log_prob(theta: Tensor, phi: Tensor, log_prior: Tensor, chunk_entries: float = 2e6) -> Tensor:
     """log of the average of r_θ(k | m) over draws of θ, a block of rows at a time. Shape (n, K), float64."""
     parts = []
+    draws = linear_log_prob if len(theta) * len(phi) <= EXACT_ENTRIES else fast_draws
     for rows in phi.split(max(1, int(chunk_entries / len(theta)))):
-        log_p = fast_draws(theta, rows, log_prior)
+        log_p = draws(theta, rows, log_prior)
         mean = log_p.exp().mean(0)
         tiny = (mean < 1e-30).any(-1)  # where the average underflows, the slower way that does not
         log_mean = mean.double().log()

@@ -194,6 +194,8 @@ def _write(out: Path, results: dict[str, Any], data: Data, cells: dict[str, list
         save_json(new / "results.json", results)
         for path in sorted(new.iterdir(), key=lambda p: p.name == "results.json"):
             path.replace(out / path.name)
+    for scheme in set(SCHEMES) - set(cells):  # of an earlier run with other schemes; they would pass for this one's
+        (out / f"masks-{scheme}.npz").unlink(missing_ok=True)
 
 
 def _arviz_rows(weights: Weights) -> np.ndarray | None:

@@ -186,6 +186,7 @@ class _Run:
         """One pass over the training rows: mean weighted loss, nats, and accuracy."""
         total, right, seen = 0.0, 0, 0
         with in_mode(self.model, training=True):
+            _hold_statistics(self.model, learning)
             for index, x, y in self._rows():
                 logits = self.model.predict(x, self._shown(phase, x, index, plan))
                 losses = nn.functional.cross_entropy(logits, y, reduction="none")
@@ -245,6 +246,14 @@ class _Run:
             row |= {"support_deficit": plan.support_deficit, "ess": plan.ess}
         self.history.append(row)
         return row
+
+
+def _hold_statistics(model: nn.Module, learning: list[nn.Parameter]) -> None:
+    """Batch normalisation that does not learn keeps its running statistics too: frozen means all of it."""
+    learns = {id(parameter) for parameter in learning}
+    for module in model.modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm) and not learns & {id(p) for p in module.parameters()}:
+            module.eval()
 
 
 def moving_average(model: nn.Module) -> AveragedModel:

@@ -145,3 +145,36 @@ def test_a_model_that_breaks_the_protocol_or_cannot_learn_is_refused(tokens: Dat
     still.w.requires_grad_(False)
     with pytest.raises(InputError, match="no parameter of its own to train in phase 'joint'"):
         train(still, drifting_data(), progress=False)
+
+
+class Normed(nn.Module):
+    """Bags of numbers; the downstream part has batch normalisation, whose running statistics are buffers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.score, self.norm, self.out = nn.Linear(1, 1), nn.BatchNorm1d(1), nn.Linear(1, 2)
+
+    def masks(self, x: torch.Tensor) -> torch.Tensor:
+        return self.score(x[..., None])[..., 0].softmax(-1)
+
+    def predict(self, x: torch.Tensor, m: torch.Tensor) -> torch.Tensor:
+        return self.out(self.norm((x * m).sum(-1, keepdim=True)))
+
+
+def test_a_frozen_downstream_part_keeps_its_running_statistics(monkeypatch):
+    torch.manual_seed(0)
+    x = torch.randn(120, 4)
+    rows = [(x[i], int(x[i].sum() > 0)) for i in range(120)]
+    data = from_datasets(rows[:80], rows[80:100], rows[100:])
+    seen = []
+    original = loop._Run.phase
+
+    def watched(run, phase, learning):
+        original(run, phase, learning)
+        seen.append(run.model.norm.running_mean.clone())
+
+    monkeypatch.setattr(loop._Run, "phase", watched)
+    train(Normed(), data, RandomAttentionPretraining(), epochs=2, progress=False)
+    assert len(seen) == 2
+    assert torch.equal(seen[0], seen[1])
+    assert seen[0].abs() > 0
