@@ -35,3 +35,7 @@ class OutputError(CausalAttnError, OSError):
 
 class SupportWarning(UserWarning):
     """A large part of Q lies where P is never, or hardly ever, seen."""
+
+
+class FitWarning(UserWarning):
+    """A variational fit is a poor stand-in for the posterior."""

@@ -98,13 +98,13 @@ def support_deficit(
         theory section 6; Clopper & Pearson (1934).
     """
     masses = [
-        _rank_inversion(log_prob[:, k], y == k, float(p) / tau, (1 - level) / len(prior)) for k, p in enumerate(prior)
+        rank_inversion(log_prob[:, k], y == k, float(p) / tau, (1 - level) / len(prior)) for k, p in enumerate(prior)
     ]
     total = (prior.double()[:, None] * torch.tensor(masses, dtype=torch.float64)).sum(0)
     return SupportDeficit(*(float(v) for v in total))
 
 
-def _rank_inversion(score: Tensor, hit: Tensor, bound: float, alpha: float) -> tuple[float, float, float]:
+def rank_inversion(score: Tensor, hit: Tensor, bound: float, alpha: float) -> tuple[float, float, float]:
     """(estimate, low, high) of the mass of masks whose hit probability is at most `bound`."""
     n = len(score)
     x, n_t = _cumulated_hits(score, hit)
@@ -161,6 +161,7 @@ class Weights:
     draw_source: DrawSource | None = None
     n_draws: int = 0
     given_draws: Tensor | None = None
+    given_deficit: SupportDeficit | None = None
 
     @staticmethod
     def from_log(
@@ -281,6 +282,8 @@ class Weights:
     @cached_property
     def deficit(self) -> SupportDeficit:
         """D_τ with its 95% interval; NaN where log P(k|m) is unknown and K > 2."""
+        if self.given_deficit is not None:
+            return self.given_deficit
         log_prob = self._known_log_prob()
         if log_prob is None:
             return SupportDeficit(float("nan"), float("nan"), float("nan"))

@@ -1,174 +1,37 @@
-"""Estimating P(y|m): the configuration (`SelectionModel`) and what a fit gives (`SelectionFit`).
-
-fit = SelectionModel().fit(sample, folds=5, seed=0)
-weights = fit.weights()          # cross-fitted: each row weighted by a model that did not see it
-fit.log_prob(new_masks)          # posterior draws of log P(y|m), from a final fit on all rows
-"""
+"""What a fit of P(y|m) gives: cross-fitted weights, predictions with draws, and how good the fit is."""
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 import torch
 from torch import Tensor
-from tqdm.auto import tqdm
 
-from causal_attn.errors import InputError
-from causal_attn.interop.arviz import psis, to_arviz
-from causal_attn.masks import FeatureFunction, FeatureMap, MaskSample, as_labels, as_tensor
-from causal_attn.selection.crossfit import assign_folds
-from causal_attn.selection.gaussian import (
-    Posterior,
-    fit_posterior,
-    log_joint,
-    margin_offsets,
-)  # fmt: skip
+from causal_attn.data.checks import whole
+from causal_attn.errors import FitWarning, InputError, NotEstimableError, SupportWarning
+from causal_attn.interop.arviz import to_arviz
+from causal_attn.masks import FeatureFunction, FeatureMap, MaskSample, as_labels
+from causal_attn.selection.calibration import reliability_table
+from causal_attn.selection.fits import NetworkFit, OutcomeFit, RowFit
+from causal_attn.selection.gaussian import log_joint
 from causal_attn.selection.model import SelectionStory
-from causal_attn.selection.response import fast_draws, linear_log_prob, mean_log_prob, with_intercept
-from causal_attn.weights import Weights, stabilised_log_weights
+from causal_attn.selection.permutation import Pairs, RatioFit, ratio_deficit
+from causal_attn.selection.response import with_intercept
+from causal_attn.weights import SupportDeficit, Weights, stabilised_log_weights, support_deficit
+
+if TYPE_CHECKING:
+    from causal_attn.selection.estimator import SelectionModel
 
 N_DRAWS = 200
-
-
-@dataclass(frozen=True)
-class Fitted:
-    """One fit of r_θ: its posterior and seeded draws of θ, each moved to meet the class margin of its rows."""
-
-    posterior: Posterior
-    theta: Tensor
-    log_prior: Tensor
-
-    @staticmethod
-    def on(phi: Tensor, y: Tensor, log_prior: Tensor, config: SelectionModel, n_draws: int, seed: int,
-           start: Fitted | None, refine: bool = True) -> Fitted:  # fmt: skip
-        """Fit on rows φ (n, d) with classes y (n,); `refine`: see `fit_posterior`."""
-        earlier = None if start is None else start.posterior
-        posterior = fit_posterior(phi, y, log_prior, config.prior_precision, earlier, seed, refine)
-        theta = posterior.draws(n_draws, seed)
-        offset = margin_offsets(theta, phi, log_prior)
-        return Fitted(posterior, torch.cat([theta[:, :-1], theta[:, -1:] + offset[:, None]], 1), log_prior)
-
-    def log_prob(self, phi: Tensor) -> Tensor:
-        """Draws of log r(k|m), shape (S, n, K)."""
-        return linear_log_prob(self.theta, phi, self.log_prior)
-
-    def mean_log_prob(self, phi: Tensor) -> Tensor:
-        """log of the posterior predictive mean of r(k|m), shape (n, K)."""
-        return mean_log_prob(self.theta, phi, self.log_prior)
-
-
-@dataclass(frozen=True)
-class SelectionModel:
-    """How P(y|m) and the weights are estimated. Source: theory sections 3 and 4.
-
-    Args:
-        estimator: "outcome": the generative model with S, its response fitted variationally.
-        response: "linear": multinomial logistic in the features.
-        features: "auto" (see `causal_attn.masks.auto_features`) or a callable (masks, valid) -> (n, d).
-        inference: "auto" or "laplace": Newton to the mode, a full-rank Gaussian there, then variational steps while
-            the ELBO still gains.
-        prior_scale: standard deviation of each standardised feature's weight; "auto" maximises the evidence.
-        prior: Q(y), shape (K,); None: the sample's shares.
-        tau: weights above this count towards the support deficit.
-    """
-
-    estimator: str = "outcome"
-    response: str = "linear"
-    features: str | FeatureFunction = "auto"
-    inference: str = "auto"
-    prior_scale: str | float = "auto"
-    prior: Any = None
-    tau: float = 10.0
-
-    def __post_init__(self) -> None:
-        for name, allowed in (
-            ("estimator", ("outcome",)), ("response", ("linear",)), ("inference", ("auto", "laplace")),
-        ):  # fmt: skip
-            if getattr(self, name) not in allowed:
-                raise InputError(f"{name}: expected one of {', '.join(allowed)}, got {getattr(self, name)!r}")
-        scale = self.prior_scale
-        if scale != "auto" and not (isinstance(scale, (int, float)) and 0 < scale < float("inf")):
-            raise InputError(f"prior_scale: expected 'auto' or a positive number, got {scale!r}")
-        if not self.tau > 1:
-            raise InputError(f"tau: expected a weight above 1, got {self.tau}")
-
-    @property
-    def prior_precision(self) -> float | None:
-        """λ = 1/scale², or None for "auto"."""
-        return None if self.prior_scale == "auto" else float(self.prior_scale) ** -2
-
-    def log_prior_of(self, sample: MaskSample) -> Tensor:
-        """log Q(k), shape (K,): the sample's shares, or the stated prior after a check."""
-        if self.prior is None:
-            return sample.prior.log()
-        prior = as_tensor(self.prior, "prior").double()
-        if prior.shape != sample.prior.shape or not (prior > 0).all() or abs(float(prior.sum()) - 1) > 1e-6:
-            raise InputError(f"prior: expected {sample.n_classes} positive numbers that sum to 1, got {prior.tolist()}")
-        return prior.log()
-
-    def model(self, masks: Any, y: Any = None, s: Any = None, valid: Any = None) -> dict[str, Tensor]:
-        """The story as a Pyro callable with sites ``weights``, ``intercept``, ``y``, ``s``.
-
-        Before a fit it needs Q(y): from `prior`, else from `y`. The prior scale is 1 where it is "auto";
-        `SelectionFit.model` carries the estimated one.
-        """
-        if y is None and self.prior is None:
-            raise InputError("prior: expected Q(y) to run the unfitted model forwards; give SelectionModel(prior=...)")
-        k = None if self.prior is None else len(as_tensor(self.prior, "prior"))
-        sample = MaskSample(masks, torch.zeros(len(masks), dtype=torch.long) if y is None else y, valid, n_classes=k)
-        scale = 1.0 if self.prior_scale == "auto" else float(self.prior_scale)
-        story = SelectionStory(self.log_prior_of(sample), scale, FeatureMap.fit(sample, self.features))
-        return story(sample.masks, None if y is None else sample.y, s, sample.valid)
-
-    def fit(
-        self, sample: MaskSample, folds: int = 5, seed: int = 0, progress: bool = True,
-        warm_start: SelectionFit | None = None, n_draws: int = N_DRAWS,
-    ) -> SelectionFit:  # fmt: skip
-        """Fit on all rows, and once per fold without that fold's rows.
-
-        Args:
-            sample: masks and classes.
-            folds: number of folds, stratified by class, whole groups together.
-            seed: of the folds and the draws.
-            progress: show a bar.
-            warm_start: an earlier fit of the same shape; its modes are the starting points.
-            n_draws: posterior draws kept of each fit.
-
-        Raises:
-            InputError: too few rows, classes or groups for the folds.
-        """
-        if not isinstance(sample, MaskSample):
-            raise InputError(f"sample: expected a MaskSample, got {type(sample).__name__}")
-        if n_draws < 1:
-            raise InputError(f"n_draws: expected an integer of at least 1, got {n_draws}")
-        fold = assign_folds(sample, folds, seed)
-        features = FeatureMap.fit(sample, self.features)
-        phi, log_prior = features(sample.masks, sample.valid), self.log_prior_of(sample)
-        starts = _starts(warm_start, folds, phi.shape[1], len(log_prior))
-        bar = tqdm(total=folds + 1, desc="selection model", disable=not progress, leave=False)
-        final = Fitted.on(phi, sample.y, log_prior, self, n_draws, seed, starts[0])
-        bar.update()
-        fits = []
-        for number in range(folds):
-            rows = fold != number
-            # The mode is unique, so starting from the final fit's decides the time alone; and where all rows gain
-            # nothing from variational steps, four fifths of them do not either.
-            start, refine = starts[number + 1] or final, len(final.posterior.elbo) > 2
-            seed_here = seed + number + 1
-            fits.append(Fitted.on(phi[rows], sample.y[rows], log_prior, self, n_draws, seed_here, start, refine))
-            bar.update()
-        bar.close()
-        return SelectionFit(self, sample, features, phi, fold, final, tuple(fits))
-
-
-def _starts(earlier: SelectionFit | None, folds: int, width: int, k: int) -> list[Fitted | None]:
-    shape = (width + 1, k - 1)
-    if earlier is None or len(earlier.fold_fits) != folds or earlier.final.posterior.mean.shape != shape:
-        return [None] * (folds + 1)
-    return [earlier.final, *earlier.fold_fits]
+ROW_CHUNK = 10_000
+LARGE_DEFICIT = 0.25
+"""A support deficit whose interval lies above this is warned of."""
 
 
 @dataclass(frozen=True)
@@ -183,6 +46,7 @@ class SelectionFit:
         fold: fold of each row, shape (n,).
         final: the fit on all rows.
         fold_fits: the fit without each fold's rows.
+        log_prior: log Q(k), shape (K,).
     """
 
     config: SelectionModel
@@ -190,8 +54,9 @@ class SelectionFit:
     feature_map: FeatureMap
     phi: Tensor
     fold: Tensor
-    final: Fitted
-    fold_fits: tuple[Fitted, ...]
+    final: RowFit
+    fold_fits: tuple[RowFit, ...]
+    log_prior: Tensor
 
     def __repr__(self) -> str:
         folds = len(self.fold_fits)
@@ -206,14 +71,19 @@ class SelectionFit:
 
     def log_prob(self, masks: Any, valid: Any = None) -> Tensor:
         """Posterior draws of log P(y|m) for new masks, nats. (n, T) -> (S, n, K)."""
-        return self.final.log_prob(self.features(masks, valid))
+        phi = self.features(masks, valid)
+        if self._conditions_on_x:
+            raise NotEstimableError(
+                "log_prob: weights given x-features are density ratios of (x, y, m), not of y alone"
+            )
+        return self.final.log_prob(phi)
 
     def log_propensity(self, masks: Any, y: Any, base_rate: float | None = None, valid: Any = None) -> Tensor:
         """Posterior draws of log π(y, m) = log c + log P(y|m) − log P(y), nats. (n, T) -> (S, n).
 
         c = Q(S=1) is not identified by any data; `base_rate` None is the convention c = min_k P(k), under which π ≤ 1.
         """
-        log_prior = self.final.log_prior
+        log_prior = self.log_prior
         if base_rate is not None and not 0 < base_rate <= 1:
             raise InputError(f"base_rate: expected a probability in (0, 1], got {base_rate}")
         log_c = float(log_prior.min()) if base_rate is None else float(np.log(base_rate))
@@ -229,9 +99,18 @@ class SelectionFit:
 
     @property
     def story(self) -> SelectionStory:
-        """The Pyro model of this fit."""
-        scale = self.final.posterior.mode.prior_precision**-0.5
-        return SelectionStory(self.final.log_prior, scale, self.feature_map)
+        """The Pyro model of this fit; a network's is that of its first member, hidden units included.
+
+        Raises:
+            NotEstimableError: a plug-in or a density ratio has no generative story.
+        """
+        if isinstance(self.final, NetworkFit):
+            hidden, member = self.final.hidden[0], self.final.members[0]
+            precision = member.posterior.mode.prior_precision
+            return SelectionStory(self.log_prior, precision**-0.5, lambda m, v: hidden(self.feature_map(m, v)))
+        if isinstance(self.final, OutcomeFit):
+            return SelectionStory(self.log_prior, self.final.posterior.mode.prior_precision**-0.5, self.feature_map)
+        raise NotEstimableError("model: only estimator='outcome' has a generative story")
 
     # ------------------------------------------------------------------------------------------------ weights
 
@@ -242,10 +121,12 @@ class SelectionFit:
             masks: other masks for the same n rows (e.g. swapped ones); None: the sample's own.
             valid: their validity.
         """
+        if self._conditions_on_x:
+            raise NotEstimableError("held_out_log_prob: with x-features there is no P(y|m), only weights()")
         phi = self.phi if masks is None else self.features(masks, valid)
         if len(phi) != self.sample.n:
             raise InputError(f"masks: expected one for each of the {self.sample.n} rows of the fit, got {len(phi)}")
-        out = phi.new_empty(len(phi), len(self.final.log_prior))
+        out = phi.new_empty(len(phi), len(self.log_prior))
         for number, fitted in enumerate(self.fold_fits):
             rows = self.fold == number
             out[rows] = fitted.mean_log_prob(phi[rows])
@@ -256,38 +137,78 @@ class SelectionFit:
         return self.held_out_log_prob()
 
     def weights(self, target_prior: Any = None, n_draws: int = N_DRAWS) -> Weights:
-        """Cross-fitted weights P(y)/P(y|m), or q(y)/P(y|m) for a target prior q, with up to `n_draws` draws."""
-        if n_draws < 1:
-            raise InputError(f"n_draws: expected an integer of at least 1, got {n_draws}")
-        n_draws = min(n_draws, len(self.final.theta))
-        prior = self.final.log_prior.exp()
-        target = (
-            prior if target_prior is None else replace(self.config, prior=target_prior).log_prior_of(self.sample).exp()
-        )
+        """Cross-fitted weights P(y)/P(y|m), or q(y)/P(y|m) for a target prior q, with up to `n_draws` draws.
+
+        With the permutation estimator and x-features they are P(x,y)P(m)/P(x,y,m): M independent of (X, Y).
+
+        Warns:
+            SupportWarning: the support deficit's interval lies above LARGE_DEFICIT.
+
+        Raises:
+            PositivityError: a plug-in classifier gives a row's own class probability 0.
+        """
+        whole(n_draws, "n_draws", 1)
+        made = self._x_weights(target_prior) if self._conditions_on_x else self._class_weights(target_prior, n_draws)
+        if made.support_deficit_interval[0] > LARGE_DEFICIT:
+            warnings.warn(made.words, SupportWarning, stacklevel=2)
+        return made
+
+    def _class_weights(self, target_prior: Any, n_draws: int) -> Weights:
+        n_draws = min(n_draws, self.final.n_draws)
+        prior = self.log_prior.exp()
+        stated = None if target_prior is None else replace(self.config, prior=target_prior)
+        target = prior if stated is None else stated.log_prior_of(self.sample).exp()
         y = self.sample.y
         own = self._held_out.gather(-1, y[:, None])[:, 0]
         log_w = stabilised_log_weights(target.log()[y], own)
         record = () if target_prior is None else (f"target prior {np.round(target.numpy(), 4).tolist()}",)
+        source = partial(self._fold_draws, n_draws) if n_draws else None
         return Weights(
-            log_w, y, target, self._held_out, self.fold, self.config.tau, record,
-            draw_source=partial(self._fold_draws, n_draws), n_draws=n_draws,
+            log_w, y, target, self._held_out, self.fold, self.config.tau, record, draw_source=source, n_draws=n_draws
         )  # fmt: skip
+
+    def _x_weights(self, target_prior: Any) -> Weights:
+        if target_prior is not None:
+            raise InputError("target_prior: has no effect with x-features; the weights are not those of a class")
+        log_ratio = held_out_log_ratio(self)
+        point = log_ratio.logsumexp(0) - np.log(len(log_ratio))
+        deficit = x_deficit(self)
+        return Weights(
+            -point, self.sample.y, self.log_prior.exp(), None, self.fold, self.config.tau, ("given x-features",),
+            given_draws=-log_ratio.float(), n_draws=len(log_ratio), given_deficit=deficit,
+        )  # fmt: skip
+
+    @property
+    def deficit_interval(self) -> tuple[float, float]:
+        """95% interval of the support deficit of `weights()`."""
+        if self._conditions_on_x:
+            known = x_deficit(self)
+        else:
+            known = support_deficit(self._held_out, self.sample.y, self.log_prior.exp(), self.config.tau)
+        return known.low, known.high
+
+    @property
+    def _conditions_on_x(self) -> bool:
+        return isinstance(self.final, RatioFit) and self.sample.x_features is not None
 
     def _fold_draws(self, n_draws: int, rows: slice) -> Tensor:
         """Draws of log P(k|m) for a block of rows, each by its own fold's model, shape (S, rows, K), float32."""
         phi, fold = self.phi[rows], self.fold[rows]
-        out = torch.empty(n_draws, len(phi), len(self.final.log_prior), dtype=torch.float32)
+        out = torch.empty(n_draws, len(phi), len(self.log_prior), dtype=torch.float32)
         for number, fitted in enumerate(self.fold_fits):
             pick = fold == number
-            out[:, pick] = fast_draws(fitted.theta[:n_draws], phi[pick], fitted.log_prior)
+            out[:, pick] = fitted.fast_draws(phi[pick], n_draws)
         return out
 
     # ------------------------------------------------------------------------------------------------ quality
 
     @property
     def elbo(self) -> Tensor:
-        """The ELBO of the final fit, nats, from the Laplace start through each step that gained. Shape (steps,)."""
-        return self.final.posterior.elbo
+        """The ELBO of the final fit, nats, from its start on; empty with NUTS and plug-ins. Shape (steps,).
+
+        With "laplace" each entry is a step that gained; with "svi" a noisy reading, the last over many draws.
+        """
+        return getattr(self.final, "elbo", torch.zeros(0, dtype=torch.float64))
 
     @cached_property
     def held_out_log_loss(self) -> float:
@@ -300,48 +221,136 @@ class SelectionFit:
         return float(torch.special.entr(self.sample.prior).sum())
 
     @cached_property
-    def log_density_ratio(self) -> Tensor:
-        """log joint − log guide at fresh draws of the final fit, nats, shape (S,)."""
-        posterior = self.final.posterior
-        theta = posterior.draws(len(self.final.theta), seed=2**31 - 1)
-        x = with_intercept(self.phi)
-        joint = log_joint(theta, x, self.sample.y, self.final.log_prior, posterior.mode.prior_precision)
-        return joint - posterior.log_density(theta)
-
-    @cached_property
     def vi_khat(self) -> float:
-        """PSIS k̂ of the log density ratio: above 0.7 the Gaussian is a poor stand-in (Yao et al. 2018)."""
-        return psis(self.log_density_ratio.numpy())[1]
+        """PSIS k̂ of log joint − log guide over draws: above 0.7 the guide is a poor stand-in (Yao et al. 2018).
+
+        NaN where there is no guide: NUTS, plug-ins. Warns above 0.7.
+        """
+        if isinstance(self.final, (OutcomeFit, NetworkFit)):
+            khat = self.final.khat(self.phi, self.sample.y)
+        elif isinstance(self.final, RatioFit):
+            khat = self.final.vi_khat
+        else:
+            return float("nan")
+        if khat > 0.7:
+            warnings.warn(
+                f"the variational fit is poor: k̂ of log joint − log guide is {khat:.2f}, above 0.7; use a richer "
+                "guide, or inference='nuts' on a part of the rows",
+                FitWarning,
+                stacklevel=2,
+            )
+        return khat
+
+    def calibration(self, n_bins: int = 10) -> pd.DataFrame:
+        """Held-out P(k|m) against what came: one row per class and bin of equally many rows.
+
+        Returns:
+            Columns class, rows, predicted, observed, low, high (95%, Clopper–Pearson), probabilities; `.attrs` has
+            "expected_calibration_error", "log_loss_nats" and "prior_log_loss_nats".
+        """
+        table = reliability_table(self._held_out, self.sample.y, n_bins)
+        table.attrs |= {"log_loss_nats": self.held_out_log_loss, "prior_log_loss_nats": self.prior_log_loss}
+        return table
+
+    def save(self, path: str | Path) -> None:
+        """Write everything predictions need to `path` (.npz or .safetensors), without pickle.
+
+        Raises:
+            InputError: a plug-in classifier, which only pickle could keep.
+        """
+        from causal_attn.selection.store import save_fit
+
+        save_fit(self, path)
+
+    @staticmethod
+    def load(path: str | Path, features: FeatureFunction | None = None) -> SelectionFit:
+        """Read what `save` wrote; `features` is the callable the model was made with, if it was one."""
+        from causal_attn.selection.store import load_fit
+
+        return load_fit(path, features)
 
     # ------------------------------------------------------------------------------------------------ ArviZ
 
     def to_arviz(self, log_likelihood: bool = True) -> Any:
-        """Groups posterior, sample_stats, optimization, observed_data, constant_data and log_likelihood; one chain."""
-        theta, y = self.final.theta, self.sample.y
+        """Groups posterior, sample_stats, optimization, observed_data, constant_data and log_likelihood; one chain.
+
+        Raises:
+            NotEstimableError: a plug-in classifier has no posterior.
+        """
+        if self.final.n_draws == 0:
+            raise NotEstimableError("to_arviz: a plug-in classifier has no posterior")
+        y = self.sample.y
+        posterior, dims = posterior_arrays(self)
         groups: dict[str, dict[str, np.ndarray]] = {
-            "posterior": {"weights": theta[:, :-1].numpy(), "intercept": theta[:, -1].numpy()},
-            "sample_stats": {"lp": self._log_joint_of_draws().numpy()},
-            "optimization": {"elbo": self.elbo.numpy()},
+            "posterior": posterior,
             "observed_data": {"y": y.numpy()},
-            "constant_data": {"fold": self.fold.numpy(), "prior": self.final.log_prior.exp().numpy()},
+            "constant_data": {"fold": self.fold.numpy(), "prior": self.log_prior.exp().numpy()},
         }
-        if log_likelihood:
-            log_p = [
-                lp.gather(-1, y[:, None])[:, 0]
-                for lp in (linear_log_prob(t, self.phi, self.final.log_prior) for t in theta)
-            ]
-            groups["log_likelihood"] = {"y": torch.stack(log_p).numpy()}
-        dims = {
-            "weights": ["feature", "contrast"], "intercept": ["contrast"], "elbo": ["step"], "y": ["obs_id"],
-            "fold": ["obs_id"], "prior": ["label"],
-        }  # fmt: skip
-        k = len(self.final.log_prior)
+        if len(self.elbo):
+            groups["optimization"] = {"elbo": self.elbo.numpy()}
+        if isinstance(self.final, OutcomeFit):
+            groups["sample_stats"] = {"lp": self._log_joint_of_draws().numpy()}
+        if log_likelihood and not self._conditions_on_x:
+            groups["log_likelihood"] = {"y": self._own_log_prob().numpy()}
+        dims |= {"elbo": ["step"], "y": ["obs_id"], "fold": ["obs_id"], "prior": ["label"]}
+        k = len(self.log_prior)
         coords = {
-            "feature": list(self.feature_map.names), "contrast": np.arange(k - 1), "step": np.arange(len(self.elbo)),
-            "obs_id": np.arange(self.sample.n), "label": np.arange(k),
+            "contrast": np.arange(k - 1), "step": np.arange(len(self.elbo)), "obs_id": np.arange(self.sample.n),
+            "label": np.arange(k), "feature": list(self.feature_map.names),
         }  # fmt: skip
         return to_arviz(groups, dims, coords)
 
+    def _own_log_prob(self) -> Tensor:
+        """Draws of log P(y_i|m_i) from the final fit, (S, n), a block of rows at a time."""
+        blocks = zip(self.phi.split(ROW_CHUNK), self.sample.y.split(ROW_CHUNK))
+        parts = [
+            lp.gather(-1, y.expand(len(lp), -1)[..., None])[..., 0]
+            for lp, y in ((self.final.log_prob(rows), y) for rows, y in blocks)
+        ]
+        return torch.cat(parts, -1)
+
     def _log_joint_of_draws(self) -> Tensor:
+        assert isinstance(self.final, OutcomeFit)
         lam = self.final.posterior.mode.prior_precision
-        return log_joint(self.final.theta, with_intercept(self.phi), self.sample.y, self.final.log_prior, lam)
+        return log_joint(self.final.theta, with_intercept(self.phi), self.sample.y, self.log_prior, lam)
+
+
+def posterior_arrays(fit: SelectionFit) -> tuple[dict[str, np.ndarray], dict[str, list[str]]]:
+    """The final fit's draws by name, and the names of their dims behind chain and draw."""
+    final = fit.final
+    if isinstance(final, OutcomeFit):
+        arrays = {"weights": final.theta[:, :-1], "intercept": final.theta[:, -1]}
+        dims = {"weights": ["feature", "contrast"], "intercept": ["contrast"]}
+    elif isinstance(final, NetworkFit):
+        theta = torch.cat([member.theta for member in final.members])
+        arrays = {"weights": theta[:, :-1], "intercept": theta[:, -1]}
+        dims = {"weights": ["feature_or_unit", "contrast"], "intercept": ["contrast"]}
+    else:
+        assert isinstance(final, RatioFit)
+        arrays = {"products": final.products, "alone": final.alone}
+        dims = {"products": ["feature", "pair_code"], "alone": ["pair_code"]}
+    return {name: value.numpy() for name, value in arrays.items()}, dims
+
+
+def held_out_log_ratio(fit: SelectionFit) -> Tensor:
+    """Draws of −log w(z, m) of each row by its own fold's density ratio, (S, n)."""
+    codes = Pairs.of(fit.sample.y, fit.sample.n_classes, fit.sample.x_features).codes
+    out = torch.empty(fit.final.n_draws, fit.sample.n, dtype=torch.float64)
+    for number, fitted in enumerate(fit.fold_fits):
+        pick = fit.fold == number
+        out[:, pick] = fitted.log_ratio(fit.phi[pick], codes[pick])  # type: ignore[attr-defined]
+    return out
+
+
+def x_deficit(fit: SelectionFit) -> SupportDeficit:
+    """D_τ of a density ratio: held-out observed pairs against ones permuted within their fold."""
+    rng = np.random.default_rng(0)
+    codes = Pairs.of(fit.sample.y, fit.sample.n_classes, fit.sample.x_features).codes
+    observed: list[Tensor] = []
+    permuted: list[Tensor] = []
+    for number, fitted in enumerate(fit.fold_fits):
+        pick = (fit.fold == number).nonzero()[:, 0]
+        other = pick[torch.from_numpy(rng.permutation(len(pick)))]
+        for rows, into in ((pick, observed), (other, permuted)):
+            into.append(fitted.log_ratio(fit.phi[pick], codes[rows]).mean(0))  # type: ignore[attr-defined]
+    return ratio_deficit(torch.cat(observed), torch.cat(permuted), fit.config.tau)

@@ -85,14 +85,20 @@ class SelectionStory:
         here = torch.ones_like(masks, dtype=torch.bool) if valid is None else valid
         return self.on_features(self.features(masks, here), y, s)
 
-    def on_features(self, phi: Tensor, y: Tensor | None = None, s: Tensor | None = None) -> dict[str, Tensor]:
-        """The same story on features φ (n, d) that were computed before."""
+    def on_features(
+        self, phi: Tensor, y: Tensor | None = None, s: Tensor | None = None, batch: int | None = None
+    ) -> dict[str, Tensor]:
+        """The same story on features φ (n, d) computed before; on `batch` of the rows, at random, if given."""
         if s is not None and y is None:
             raise InputError("y: expected classes where s is given")
         theta = self._theta(phi)
-        log_r = linear_log_prob(theta, phi, self.log_prior)
-        log_pi = log_propensity(log_r, self.log_prior, self.base_rate())
-        with pyro.plate("rows", phi.shape[0], dim=-1):
+        subsample = None if batch is None or batch >= len(phi) else torch.randperm(len(phi))[:batch]
+        with pyro.plate("rows", len(phi), subsample=subsample, dim=-1):
+            if subsample is not None:
+                phi = phi[subsample]
+                y, s = (v if v is None else v[subsample] for v in (y, s))
+            log_r = linear_log_prob(theta, phi, self.log_prior)
+            log_pi = log_propensity(log_r, self.log_prior, self.base_rate())
             cls = pyro.sample("y", dist.Categorical(logits=self.log_prior.expand(log_r.shape)), obs=y)
             own = log_pi.gather(-1, cls.expand(log_pi.shape[:-1])[..., None])[..., 0]
             kept = pyro.sample("s", _bernoulli(own), obs=None if s is None else s.to(phi))

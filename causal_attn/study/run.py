@@ -184,7 +184,7 @@ def _write(out: Path, results: dict[str, Any], data: Data, cells: dict[str, list
         new = Path(name)
         weights = fit.weights()
         save_netcdf(
-            fit.to_arviz(log_likelihood=fit.sample.n * len(fit.final.theta) <= MAX_ARVIZ_ENTRIES), new / "selection.nc"
+            fit.to_arviz(log_likelihood=fit.sample.n * fit.final.n_draws <= MAX_ARVIZ_ENTRIES), new / "selection.nc"
         )
         save_netcdf(weights.to_arviz(_arviz_rows(weights)), new / "weights.nc")
         save_arrays(new / "details.npz", _details(cells, weights, fit), {})

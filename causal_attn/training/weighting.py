@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +10,6 @@ import torch
 from torch import Tensor
 
 from causal_attn.data.splits import Split
-from causal_attn.errors import SupportWarning
 from causal_attn.masks import MaskSample, moved
 from causal_attn.selection import SelectionFit
 from causal_attn.training.collect import collect_masks
@@ -20,8 +18,6 @@ from causal_attn.weights import Weights, effective_sample_size
 
 N_DRAWS = 50
 """Posterior draws behind a refresh's weights: their mean alone is used, so few do."""
-LARGE_DEFICIT = 0.25
-"""A support deficit whose interval lies above this is warned of."""
 SWAP_BLOCK = 16
 """Rows of like length among which masks are swapped."""
 
@@ -60,7 +56,6 @@ def refresh(model: Any, split: Split, weighting: InstanceWeighting, earlier: Pla
         return Plan(torch.ones(sample.n), explored, shown, None)
     fit = weighting.selection.fit(sample, seed=seed, progress=False, warm_start=earlier.fit, n_draws=N_DRAWS)
     weights = fit.weights(n_draws=N_DRAWS)
-    _warn_of_deficit(weights)
     explored, shown = _explore(sample, fit.fold, weighting.explore, rng)
     log_w = _log_weights(fit, weights, explored, shown, weighting.explore)
     if weighting.truncate is not None:
@@ -92,17 +87,6 @@ def _log_weights(fit: SelectionFit, weights: Weights, explored: Tensor, shown: T
     """log w; with exploration P(y) / ((1−ε) r₀(y|m) + ε P(y)) at the mask shown, at most 1/ε."""
     if shown is None:
         return weights.log_w
-    y, log_prior = fit.sample.y, fit.final.log_prior
+    y, log_prior = fit.sample.y, fit.log_prior
     own = fit.held_out_log_prob(shown, fit.sample.valid).gather(-1, y[:, None])[:, 0]
     return log_prior[y] - torch.logaddexp(np.log1p(-share) + own, np.log(share) + log_prior[y])
-
-
-def _warn_of_deficit(weights: Weights) -> None:
-    low, high = weights.support_deficit_interval
-    if low > LARGE_DEFICIT:
-        warnings.warn(
-            f"instance weighting: {weights.support_deficit:.0%} of Q [{low:.0%}, {high:.0%}] would need weights above "
-            f"{weights.tau:g}; weights cannot repair this. Use RandomAttentionPretraining, or explore > 0.",
-            SupportWarning,
-            stacklevel=2,
-        )

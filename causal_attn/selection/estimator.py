@@ -1,0 +1,237 @@
+"""Estimating P(y|m): the configuration, and the fit on all rows and on all but each fold's.
+
+fit = SelectionModel().fit(sample, folds=5, seed=0)
+weights = fit.weights()          # cross-fitted: each row weighted by a model that did not see it
+fit.log_prob(new_masks)          # posterior draws of log P(y|m), from a final fit on all rows
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from tqdm.auto import tqdm
+
+from causal_attn.data.checks import seed_of, whole
+from causal_attn.errors import InputError, PositivityError
+from causal_attn.masks import FeatureFunction, FeatureMap, MaskSample, as_tensor
+from causal_attn.selection.crossfit import assign_folds
+from causal_attn.selection.fit import N_DRAWS, SelectionFit
+from causal_attn.selection.fits import Inference, NetworkFit, OutcomeFit, PluginFit, RowFit, refuse_zero
+from causal_attn.selection.model import SelectionStory
+from causal_attn.selection.permutation import Pairs, RatioFit
+from causal_attn.selection.sampling import guide_class
+
+REFUSE_DEFICIT = 0.5
+"""The permutation estimator refuses where the support deficit's interval lies above this."""
+MAX_PRODUCTS = 3000
+
+FitRows = Callable[[Tensor, int, "RowFit | None", bool], RowFit]
+"""(picked rows, seed, start, refine) -> fit."""
+
+
+@dataclass(frozen=True)
+class SelectionModel:
+    """How P(y|m) and the weights are estimated. Source: theory sections 3 and 4.
+
+    Args:
+        estimator: "outcome": the generative model with S, its response fitted variationally. "permutation": the same
+            weight as a density ratio; with the sample's x-features it makes M independent of (X, Y). Or any
+            scikit-learn classifier with predict_proba, a point estimate without draws.
+        response: "linear": multinomial logistic in the features; "mlp": a small network. For "outcome".
+        features: "auto" (see `causal_attn.masks.auto_features`) or a callable (masks, valid) -> (n, d).
+        inference: "auto" or "laplace": Newton to the mode, a full-rank Gaussian there, then variational steps while
+            the ELBO still gains. "svi": stochastic variational inference with `guide`. "nuts": the reference, slow.
+        guide: for "svi": "auto" (full-rank Gaussian), the name of a Pyro AutoGuide, or such a class.
+        prior_scale: standard deviation of each standardised feature's weight; "auto" maximises the evidence.
+        prior: Q(y), shape (K,); None: the sample's shares.
+        tau: weights above this count towards the support deficit.
+        copies: permuted copies of each row, for "permutation".
+        probability_floor: least probability of a plug-in classifier, then normalised again; None: a zero is an error.
+
+    Raises:
+        InputError: an unknown name, a number out of range, or an option that has no effect with the others.
+    """
+
+    estimator: Any = "outcome"
+    response: str = "linear"
+    features: str | FeatureFunction = "auto"
+    inference: str = "auto"
+    guide: Any = "auto"
+    prior_scale: str | float = "auto"
+    prior: Any = None
+    tau: float = 10.0
+    copies: int = 1
+    probability_floor: float | None = None
+
+    def __post_init__(self) -> None:
+        if not self._plugin and self.estimator not in ("outcome", "permutation"):
+            wanted = "'outcome', 'permutation' or a classifier with predict_proba"
+            raise InputError(f"estimator: expected {wanted}, got {self.estimator!r}")
+        for name, allowed in (("response", ("linear", "mlp")), ("inference", ("auto", "laplace", "svi", "nuts"))):
+            if getattr(self, name) not in allowed:
+                raise InputError(f"{name}: expected one of {', '.join(allowed)}, got {getattr(self, name)!r}")
+        guide_class(self.guide)
+        self._check_effect()
+        scale = self.prior_scale
+        if scale != "auto" and not (isinstance(scale, (int, float)) and 0 < scale < float("inf")):
+            raise InputError(f"prior_scale: expected 'auto' or a positive number, got {scale!r}")
+        if not isinstance(self.tau, (int, float)) or not self.tau > 1:
+            raise InputError(f"tau: expected a weight above 1, got {self.tau!r}")
+        whole(self.copies, "copies", 1)
+        floor = self.probability_floor
+        if floor is not None and not (isinstance(floor, float) and 0 < floor < 0.5):
+            raise InputError(f"probability_floor: expected None or a probability below 0.5, got {floor!r}")
+
+    @property
+    def _plugin(self) -> bool:
+        return not isinstance(self.estimator, str) and hasattr(self.estimator, "predict_proba")
+
+    def _check_effect(self) -> None:
+        """An option that would be ignored is a mistake."""
+        outcome = self.estimator == "outcome" if isinstance(self.estimator, str) else False
+        idle = {
+            "response": self.response != "linear" and not outcome,
+            "inference": self.inference not in ("auto", "laplace") and not outcome,
+            "guide": self.guide != "auto" and self.inference != "svi",
+            "prior_scale": self.prior_scale != "auto" and self._plugin,
+            "copies": self.copies != 1 and self.estimator != "permutation",
+            "probability_floor": self.probability_floor is not None and not self._plugin,
+        }
+        for name, ignored in idle.items():
+            if ignored:
+                raise InputError(f"{name}: {getattr(self, name)!r} has no effect with {self._described()}")
+
+    def _described(self) -> str:
+        kind = self.estimator if isinstance(self.estimator, str) else type(self.estimator).__name__
+        return f"estimator={kind!r}, inference={self.inference!r}"
+
+    @property
+    def prior_precision(self) -> float | None:
+        """λ = 1/scale², or None for "auto"."""
+        return None if self.prior_scale == "auto" else float(self.prior_scale) ** -2
+
+    def log_prior_of(self, sample: MaskSample) -> Tensor:
+        """log Q(k), shape (K,): the sample's shares, or the stated prior after a check."""
+        if self.prior is None:
+            return sample.prior.log()
+        prior = as_tensor(self.prior, "prior").double()
+        if prior.shape != sample.prior.shape or not (prior > 0).all() or abs(float(prior.sum()) - 1) > 1e-6:
+            raise InputError(f"prior: expected {sample.n_classes} positive numbers that sum to 1, got {prior.tolist()}")
+        return prior.log()
+
+    def model(self, masks: Any, y: Any = None, s: Any = None, valid: Any = None) -> dict[str, Tensor]:
+        """The story as a Pyro callable with sites ``weights``, ``intercept``, ``y``, ``s``.
+
+        Before a fit it needs Q(y): from `prior`, else from `y`. The prior scale is 1 where it is "auto";
+        `SelectionFit.model` carries the estimated one.
+        """
+        if y is None and self.prior is None:
+            raise InputError("prior: expected Q(y) to run the unfitted model forwards; give SelectionModel(prior=...)")
+        k = None if self.prior is None else len(as_tensor(self.prior, "prior"))
+        sample = MaskSample(masks, torch.zeros(len(masks), dtype=torch.long) if y is None else y, valid, n_classes=k)
+        scale = 1.0 if self.prior_scale == "auto" else float(self.prior_scale)
+        story = SelectionStory(self.log_prior_of(sample), scale, FeatureMap.fit(sample, self.features))
+        return story(sample.masks, None if y is None else sample.y, s, sample.valid)
+
+    def fit(
+        self, sample: MaskSample, folds: int = 5, seed: int = 0, progress: bool = True,
+        warm_start: SelectionFit | None = None, n_draws: int = N_DRAWS,
+    ) -> SelectionFit:  # fmt: skip
+        """Fit on all rows, and once per fold without that fold's rows.
+
+        Args:
+            sample: masks and classes.
+            folds: number of folds, stratified by class, whole groups together.
+            seed: of the folds and the draws.
+            progress: show a bar.
+            warm_start: an earlier fit of the same kind and shape; its modes are the starting points.
+            n_draws: posterior draws kept of each fit.
+
+        Raises:
+            InputError: too few rows, classes or groups for the folds.
+            PositivityError: the permutation estimator's support deficit lies above one half, or a plug-in classifier
+                gives a row's own class probability 0.
+        """
+        if not isinstance(sample, MaskSample):
+            raise InputError(f"sample: expected a MaskSample, got {type(sample).__name__}")
+        whole(n_draws, "n_draws", 1)
+        seed_of(seed)
+        fold = assign_folds(sample, folds, seed)
+        features = FeatureMap.fit(sample, self.features)
+        phi, log_prior = features(sample.masks, sample.valid), self.log_prior_of(sample)
+        fit_rows = self._fit_rows(sample, phi, log_prior, n_draws)
+        final, fits = _all_fits(fit_rows, fold, folds, seed, _starts(warm_start, folds, phi, log_prior), progress)
+        fit = SelectionFit(self, sample, features, phi, fold, final, tuple(fits), log_prior)
+        self._refuse(fit)
+        return fit
+
+    def _fit_rows(self, sample: MaskSample, phi: Tensor, log_prior: Tensor, n_draws: int) -> FitRows:
+        """How one set of rows is fitted under this configuration."""
+        y, k = sample.y, sample.n_classes
+        if self._plugin:
+            return lambda rows, *_: PluginFit.on(self.estimator, phi[rows], y[rows], k, self.probability_floor)
+        if self.estimator == "permutation":
+            pairs = Pairs.of(y, k, sample.x_features)
+            n_products = phi.shape[1] * pairs.codes.shape[1]
+            if n_products > MAX_PRODUCTS:
+                raise InputError(
+                    f"x_features: expected at most {MAX_PRODUCTS} products with the {phi.shape[1]} mask features, got "
+                    f"{n_products}; use fewer x-features, or features=... of fewer columns"
+                )
+            return lambda rows, seed, start, refine: RatioFit.on(
+                phi[rows], y[rows], pairs.rows(rows), self.copies, self.prior_precision, n_draws, seed,
+                start if isinstance(start, RatioFit) else None, refine,
+            )  # fmt: skip
+        method = "laplace" if self.inference == "auto" else self.inference
+        how = Inference(method, self.guide, self.prior_precision)
+        kind: Any = OutcomeFit if self.response == "linear" else NetworkFit
+        return lambda rows, seed, start, refine: kind.on(
+            phi[rows], y[rows], log_prior, how, n_draws, seed, start if isinstance(start, kind) else None, refine
+        )
+
+    def _refuse(self, fit: SelectionFit) -> None:
+        if self._plugin:
+            refuse_zero(fit.held_out_log_prob(), fit.sample.y, self.probability_floor)
+        if self.estimator == "permutation":
+            low, high = fit.deficit_interval
+            if low > REFUSE_DEFICIT:
+                what = "x-features" if fit.sample.x_features is not None else "masks"
+                raise PositivityError(
+                    f"sample: {low:.0%} to {high:.0%} of Q would need weights above {self.tau:g}; these {what} leave "
+                    "no overlap, and no density ratio can stand for Q"
+                )
+
+
+def _all_fits(
+    fit_rows: FitRows, fold: Tensor, folds: int, seed: int, starts: list[RowFit | None], progress: bool
+) -> tuple[RowFit, list[RowFit]]:
+    """The fit on all rows, and without each fold.
+
+    The mode is unique, so starting a fold from the final fit's decides the time alone; and where all rows gain nothing
+    from variational steps, four fifths of them do not either.
+    """
+    bar = tqdm(total=folds + 1, desc="selection model", disable=not progress, leave=False)
+    final = fit_rows(torch.ones_like(fold, dtype=torch.bool), seed, starts[0], True)
+    bar.update()
+    refine = len(getattr(final, "elbo", ())) > 2
+    fits = []
+    for number in range(folds):
+        fits.append(fit_rows(fold != number, seed + number + 1, starts[number + 1] or final, refine))
+        bar.update()
+    bar.close()
+    return final, fits
+
+
+def _starts(earlier: SelectionFit | None, folds: int, phi: Tensor, log_prior: Tensor) -> list[RowFit | None]:
+    """The earlier fit's parts, where it has the same folds, features and classes."""
+    fits: bool = (
+        earlier is not None
+        and len(earlier.fold_fits) == folds
+        and earlier.phi.shape[1] == phi.shape[1]
+        and len(earlier.log_prior) == len(log_prior)
+    )
+    return [earlier.final, *earlier.fold_fits] if fits and earlier is not None else [None] * (folds + 1)
