@@ -86,6 +86,7 @@ def support_deficit(
 
     Both ends are widened by the Clopper–Pearson limits of a share n_t/n of n rows. Error α/K per class, a quarter of it
     for each of these limits. Miscalibrated probabilities of the right order change nothing, unlike 1 − mean(w).
+    Wrong *ranks* do: a model that cannot tell the masks where P(k|m) is small from others finds too little.
 
     Args:
         log_prob: log r(k | m_i) from models that did not see row i, shape (n, K).
@@ -386,7 +387,10 @@ class Weights:
                 "weighting repairs a part only."
             )
         elif high <= 0.1:
-            parts.append(f"Support is good: at most {high:.1%} of Q would need weights above {self.tau:g}.")
+            parts.append(
+                f"Support is good as far as this model ranks the masks: at most {high:.1%} of Q would need weights "
+                f"above {self.tau:g}."
+            )
         else:
             parts.append(
                 f"Support is uncertain: {self.support_deficit:.0%} of Q [{low:.0%}, {high:.0%}] would need weights "

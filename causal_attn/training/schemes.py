@@ -60,7 +60,8 @@ class InstanceWeighting:
 
     The mean of w is taken over the whole training split, not per batch. With exploration ε, a share ε of rows is shown
     another row's mask instead of its own, P(M) stays as it is, and w = P(y) / ((1−ε) r₀(y|m) + ε P(y)) ≤ 1/ε, r₀
-    fitted on unexplored masks (theory section 8).
+    fitted on unexplored masks (theory section 8). Masks are swapped between rows of like length; where the length alone
+    tells the class, that much of the dependence stays.
 
     Args:
         selection: how P(y|m) is estimated.

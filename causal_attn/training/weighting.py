@@ -77,8 +77,12 @@ def _explore(sample: MaskSample, fold: Tensor, share: float, rng: np.random.Gene
     partner = np.empty(sample.n, dtype=np.int64)
     for number in np.unique(fold.numpy()):
         rows = order[fold.numpy()[order] == number]
-        block = np.arange(len(rows)) // SWAP_BLOCK
-        partner[rows] = rows[np.lexsort((rng.random(len(rows)), block))]
+        block = np.minimum(np.arange(len(rows)) // SWAP_BLOCK, max(0, len(rows) // SWAP_BLOCK - 1))
+        mixed = rows[np.lexsort((rng.random(len(rows)), block))]
+        last = np.append(block[1:] != block[:-1], True)  # a random cycle in each block: no row keeps its own mask
+        after = np.roll(mixed, -1)
+        after[last] = mixed[np.append(True, block[1:] != block[:-1])]
+        partner[mixed] = after
     own, given = sample.masks, moved(sample.masks[partner], sample.valid, sample.kind)
     return explored, torch.where(explored[:, None], given, own)
 
