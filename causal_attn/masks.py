@@ -331,6 +331,8 @@ def auto_features(masks: Tensor, valid: Tensor, kind: Kind, ragged: bool) -> Ten
         blocks.append(concentration(masks, valid))
     if ragged:
         blocks += [from_the_end(place, valid, min(N_FROM_END, masks.shape[1])), valid.double()]
+    if kind == "simplex":
+        blocks.append(masks.double())  # log-ratios drown a peak in the noise of tiny masses; the mass itself shows it
     return torch.cat(blocks, -1)
 
 
@@ -407,7 +409,15 @@ class FeatureMap:
         if self.ragged:
             names += [f"{what}[-{t + 1}]" for t in range(min(N_FROM_END, self.T))]
             names += [f"valid[{t}]" for t in range(self.T)]
+        names += [f"m[{t}]" for t in range(self.T)] if self.kind == "simplex" else []
         return tuple(names)
+
+    @cached_property
+    def groups(self) -> Tensor | None:
+        """The group of each feature, shape (d,): masses apart from all else; None where there is one group."""
+        if self.function is not None or self.kind == "subset":
+            return None
+        return torch.tensor([int(name.startswith("m[")) for name in self.names])
 
     @staticmethod
     def _checked(raw: Any, n: int) -> Tensor:

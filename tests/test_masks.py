@@ -313,7 +313,7 @@ def flat_sample():
 
 
 @pytest.mark.parametrize(
-    ("make", "width"), [(flat_sample, 3 + 3), (subset_sample, 3), (ragged_sample, 10 + 3 + N_FROM_END + 10)]
+    ("make", "width"), [(flat_sample, 3 + 3 + 3), (subset_sample, 3), (ragged_sample, 10 + 3 + N_FROM_END + 10 + 10)]
 )
 def test_features_have_a_name_each_and_are_standardised(make, width):
     sample = make()

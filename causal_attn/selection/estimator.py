@@ -46,7 +46,8 @@ class SelectionModel:
         inference: "auto" or "laplace": Newton to the mode, a full-rank Gaussian there, then variational steps while
             the ELBO still gains. "svi": stochastic variational inference with `guide`. "nuts": the reference, slow.
         guide: for "svi": "auto" (full-rank Gaussian), the name of a Pyro AutoGuide, or such a class.
-        prior_scale: standard deviation of each standardised feature's weight; "auto" maximises the evidence.
+        prior_scale: standard deviation of each standardised feature's weight; "auto" maximises the evidence, for
+            log-ratios and for the masses themselves apart.
         prior: Q(y), shape (K,); None: the sample's shares.
         tau: weights above this count towards the support deficit.
         copies: permuted copies of each row, for "permutation".
@@ -163,13 +164,15 @@ class SelectionModel:
         fold = assign_folds(sample, folds, seed)
         features = FeatureMap.fit(sample, self.features)
         phi, log_prior = features(sample.masks, sample.valid), self.log_prior_of(sample)
-        fit_rows = self._fit_rows(sample, phi, log_prior, n_draws)
+        fit_rows = self._fit_rows(sample, features, phi, log_prior, n_draws)
         final, fits = _all_fits(fit_rows, fold, folds, seed, _starts(warm_start, folds, phi, log_prior), progress)
         fit = SelectionFit(self, sample, features, phi, fold, final, tuple(fits), log_prior)
         self._refuse(fit)
         return fit
 
-    def _fit_rows(self, sample: MaskSample, phi: Tensor, log_prior: Tensor, n_draws: int) -> FitRows:
+    def _fit_rows(
+        self, sample: MaskSample, features: FeatureMap, phi: Tensor, log_prior: Tensor, n_draws: int
+    ) -> FitRows:
         """How one set of rows is fitted under this configuration."""
         y, k = sample.y, sample.n_classes
         if self._plugin:
@@ -187,7 +190,8 @@ class SelectionModel:
                 start if isinstance(start, RatioFit) else None, refine,
             )  # fmt: skip
         method = "laplace" if self.inference == "auto" else self.inference
-        how = Inference(method, self.guide, self.prior_precision)
+        groups = None if self.prior_precision is not None else features.groups
+        how = Inference(method, self.guide, self.prior_precision, groups)
         kind: Any = OutcomeFit if self.response == "linear" else NetworkFit
         return lambda rows, seed, start, refine: kind.on(
             phi[rows], y[rows], log_prior, how, n_draws, seed, start if isinstance(start, kind) else None, refine

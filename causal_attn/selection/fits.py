@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -17,10 +17,9 @@ from causal_attn.errors import InputError, PositivityError
 from causal_attn.interop.arviz import psis
 from causal_attn.selection.gaussian import Posterior, fit_posterior, log_joint, margin_offsets
 from causal_attn.selection.model import SelectionStory
-from causal_attn.selection.network import N_MEMBERS, Hidden, fit_hidden
+from causal_attn.selection.network import HIDDEN, N_MEMBERS, Hidden, fit_hidden
 from causal_attn.selection.response import fast_draws, linear_log_prob, mean_log_prob, with_intercept
 from causal_attn.selection.sampling import nuts_draws, svi_draws
-
 
 KHAT_DRAWS = 400
 """Draws behind k̂: fewer would make it jump."""
@@ -49,11 +48,13 @@ class RowFit(Protocol):
 
 @dataclass(frozen=True)
 class Inference:
-    """How the posterior is found: "laplace", "svi" with a guide, or "nuts"; λ or None for the evidence's."""
+    """How the posterior is found: "laplace", "svi" with a guide, or "nuts"; λ or None for the evidence's, one for each
+    group of features (d,) where given."""
 
     method: str = "laplace"
     guide: Any = "auto"
     prior_precision: float | None = None
+    groups: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ class OutcomeFit:
         """Fit on rows φ (n, d) with classes y (n,); `refine`: see `fit_posterior`."""
         earlier = None if start is None else start.posterior
         laplace = how.method == "laplace"
-        posterior = fit_posterior(phi, y, log_prior, how.prior_precision, earlier, seed, refine and laplace)
+        posterior = fit_posterior(phi, y, log_prior, how.prior_precision, earlier, seed, refine and laplace, how.groups)
         theta, elbo, ratio = posterior.draws(n_draws, seed), posterior.elbo, None
         story = SelectionStory(log_prior, posterior.mode.prior_precision**-0.5, lambda m, v: m)
         if how.method == "svi":
@@ -124,6 +125,11 @@ class OutcomeFit:
         return float("nan") if self.exact else psis(self.log_density_ratio(phi, y).numpy())[1]
 
 
+def _with_units(groups: Tensor) -> Tensor:
+    """Hidden units form one more group."""
+    return torch.cat([groups, torch.full((HIDDEN,), int(groups.max()) + 1)])
+
+
 @dataclass(frozen=True)
 class NetworkFit:
     """Members that share the draws: each has hidden units of its own and an `OutcomeFit` on top."""
@@ -138,6 +144,7 @@ class NetworkFit:
     ) -> NetworkFit:  # fmt: skip
         """Fit all members on rows φ (n, d), y (n,); hidden units of an earlier fit are used again."""
         share = [len(part) for part in np.array_split(np.arange(n_draws), min(N_MEMBERS, n_draws))]
+        how = how if how.groups is None else replace(how, groups=_with_units(how.groups))
         hidden = [fit_hidden(phi, y, log_prior, seed * N_MEMBERS + i) for i in range(len(share))]
         members = [
             OutcomeFit.on(h(phi), y, log_prior, how, s, seed * N_MEMBERS + i, None, refine)

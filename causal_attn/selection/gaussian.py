@@ -18,6 +18,7 @@ from torch import Tensor
 
 from causal_attn.selection.newton import (
     Mode,
+    Precision,
     curvature,
     find_mode,
     log_likelihood,
@@ -65,17 +66,17 @@ class Posterior:
         return constant - 0.5 * z.square().sum(0)
 
 
-def log_joint(theta: Tensor, x: Tensor, y: Tensor, log_prior: Tensor, lam: float) -> Tensor:
+def log_joint(theta: Tensor, x: Tensor, y: Tensor, log_prior: Tensor, lam: Precision) -> Tensor:
     """log P(y | m, θ) + log p(W), nats, the flat intercept adding nothing. θ (S, d+1, J) -> (S,)."""
-    n_weights = theta[0, :-1].numel()
-    constant = 0.5 * n_weights * math.log(lam / (2 * math.pi))
+    per_feature = torch.as_tensor(lam, dtype=theta.dtype).expand(theta.shape[1] - 1)
+    constant = 0.5 * theta.shape[2] * (per_feature / (2 * math.pi)).log().sum()
     like = torch.cat([log_likelihood(part, x, y, log_prior) for part in theta.split(DRAW_CHUNK)])
     return like + log_weight_prior(theta, lam) + constant
 
 
 def fit_posterior(
     phi: Tensor, y: Tensor, log_prior: Tensor, prior_precision: float | None = None, start: Posterior | None = None,
-    seed: int = 0, refine: bool = True,
+    seed: int = 0, refine: bool = True, groups: Tensor | None = None,
 ) -> Posterior:  # fmt: skip
     """q(θ) of the response on rows φ (n, d) with classes y (n,).
 
@@ -85,10 +86,11 @@ def fit_posterior(
         prior_precision: λ; None: by the evidence.
         start: an earlier posterior, for its mode.
         seed: of the fixed draws behind the ELBO.
+        groups: the group of each feature, shape (d,), with a prior scale of its own; None: one scale.
         refine: whether variational steps are tried; without them q is the Laplace approximation, its ELBO not computed.
     """
     x = with_intercept(phi)
-    mode = find_mode(x, y, log_prior, prior_precision, None if start is None else start.mode)
+    mode = find_mode(x, y, log_prior, prior_precision, None if start is None else start.mode, groups=groups)
     best = _gaussian(mode, mode.theta, mode.precision, log_prior)
     if not refine:
         return best

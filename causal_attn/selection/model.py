@@ -59,13 +59,13 @@ class SelectionStory:
 
     Args:
         log_prior: log Q(k), nats, shape (K,).
-        prior_scale: standard deviation of each weight.
+        prior_scale: standard deviation of each weight: one for all, or one per feature, shape (d,).
         features: maps (masks, valid) to φ, shape (n, d).
         log_base_rate: log c; None: min_k log Q(k).
     """
 
     log_prior: Tensor
-    prior_scale: float
+    prior_scale: float | Tensor
     features: Callable[[Tensor, Tensor], Tensor]
     log_base_rate: Tensor | None = None
 
@@ -109,7 +109,8 @@ class SelectionStory:
 
     def _theta(self, phi: Tensor) -> Tensor:
         shape = (phi.shape[1], len(self.log_prior) - 1)
-        scale = torch.full(shape, float(self.prior_scale), dtype=phi.dtype)
+        per_feature = torch.as_tensor(self.prior_scale, dtype=phi.dtype).expand(shape[0])
+        scale = per_feature[:, None].expand(shape)
         weights = pyro.sample("weights", dist.Normal(torch.zeros(shape, dtype=phi.dtype), scale).to_event(2))
         intercept = pyro.sample("intercept", FlatPrior((shape[1],))).to(phi)
         # Outer plates (particles, predictive draws) sit left of "rows", whose slot holds a 1 here: drop it, so that

@@ -27,6 +27,10 @@ LOG_PRECISION_RANGE = (-4.0, 16.0)
 """Natural log of λ: scales from 7.4 down to 3e-4; beyond either end nothing more is learnt."""
 
 
+Precision = float | Tensor
+"""λ: one for all weights, or one per feature, shape (d,)."""
+
+
 @dataclass(frozen=True)
 class Curvature:
     """Derivatives of the log-likelihood at θ: value, gradient (d+1, J) and negative Hessian (P, P), P = (d+1)·J."""
@@ -38,10 +42,13 @@ class Curvature:
 
 @dataclass(frozen=True)
 class Mode:
-    """θ at the mode (d+1, J), the prior precision λ, and the negative Hessian of the log joint there (P, P)."""
+    """θ at the mode (d+1, J), the prior precision λ, and the negative Hessian of the log joint there (P, P).
+
+    λ is one number, or one per feature, shape (d,), where features come in groups.
+    """
 
     theta: Tensor
-    prior_precision: float
+    prior_precision: Precision
     precision: Tensor
     n_steps: int
 
@@ -95,16 +102,16 @@ def _blocks(x: Tensor, second: Tensor) -> Tensor:
     return out.reshape(width * n_out, width * n_out)
 
 
-def penalty_diagonal(theta: Tensor, prior_precision: float) -> Tensor:
+def penalty_diagonal(theta: Tensor, prior_precision: Precision) -> Tensor:
     """λ on the weights, 0 on the intercept's row, flattened to (P,)."""
-    diagonal = torch.full_like(theta, prior_precision)
-    diagonal[-1] = 0.0
+    diagonal = torch.zeros_like(theta)
+    diagonal[:-1] = prior_precision[:, None] if isinstance(prior_precision, Tensor) else prior_precision
     return diagonal.reshape(-1)
 
 
 def find_mode(
     x: Tensor, y: Tensor, log_prior: Tensor, prior_precision: float | None = None, start: Mode | None = None,
-    tolerance: float = 1e-8,
+    tolerance: float = 1e-8, groups: Tensor | None = None,
 ) -> Mode:  # fmt: skip
     """The posterior mode of θ, float64.
 
@@ -116,19 +123,21 @@ def find_mode(
         start: an earlier mode to start from.
         tolerance: on the Newton decrement, nats per row and at most 0.01 in all; the last step, taken after the
             check, squares what is left.
+        groups: the group of each feature, shape (d,); each has a λ of its own. None: one for all.
 
     Raises:
         NotEstimableError: no convergence within MAX_STEPS (never seen with a positive λ).
     """
     n_out = len(log_prior) - 1
     theta = x.new_zeros(x.shape[1], n_out) if start is None else start.theta.clone()
-    lam = prior_precision or (start.prior_precision if start is not None else 1.0)
+    lam = _first_precision(prior_precision, start, groups)
     settled = prior_precision is not None
     for step in range(MAX_STEPS):
         local = curvature(theta, x, y, log_prior)
         if not settled:
-            new = evidence_precision(local, theta)
-            settled = abs(new - lam) <= 1e-3 * lam and step > 0
+            new = evidence_precision(local, theta) if groups is None else grouped_precision(local, theta, lam, groups)
+            change = (torch.as_tensor(new).log() - torch.as_tensor(lam).log()).abs().max()
+            settled = bool(change <= 1e-3) and step > 0
             lam = new
         penalty = penalty_diagonal(theta, lam)
         precision = local.precision + penalty.diag()
@@ -142,13 +151,22 @@ def find_mode(
     raise NotEstimableError(f"the mode of P(y | m) was not reached in {MAX_STEPS} Newton steps")
 
 
-def log_weight_prior(theta: Tensor, prior_precision: float) -> Tensor:
-    """−½ λ |W|², up to its constant; the intercept's row is flat. (..., d+1, J) -> (...)."""
-    return -0.5 * prior_precision * theta[..., :-1, :].square().sum((-1, -2))
+def _first_precision(given: float | None, start: Mode | None, groups: Tensor | None) -> Precision:
+    if given is not None:
+        return given
+    if groups is None:
+        return start.prior_precision if start is not None else 1.0
+    before = start.prior_precision if start is not None else 1.0
+    return before if isinstance(before, Tensor) else torch.full((len(groups),), before, dtype=torch.float64)
+
+
+def log_weight_prior(theta: Tensor, prior_precision: Precision) -> Tensor:
+    """−½ Σ λ W², up to its constant; the intercept's row is flat. (..., d+1, J) -> (...)."""
+    return -0.5 * (prior_precision * theta[..., :-1, :].square().sum(-1)).sum(-1)
 
 
 def _line_search(
-    theta: Tensor, move: Tensor, decrement: float, value: float, lam: float, rows: tuple[Tensor, Tensor, Tensor]
+    theta: Tensor, move: Tensor, decrement: float, value: float, lam: Precision, rows: tuple[Tensor, Tensor, Tensor]
 ) -> Tensor:
     """The longest of 1, ½, ¼ … of the move that gains a fair part of what the quadratic promises (Armijo)."""
     base = value + float(log_weight_prior(theta, lam))
@@ -164,14 +182,32 @@ def _line_search(
 def evidence_precision(local: Curvature, theta: Tensor) -> float:
     """λ that maximises the evidence of the quadratic model at θ, the intercept profiled out."""
     n_out = theta.shape[1]
-    flat = theta.reshape(-1)
-    linear = local.precision @ flat + local.gradient.reshape(-1)
-    w = slice(0, len(flat) - n_out)
-    b = slice(len(flat) - n_out, len(flat))
-    inner = torch.linalg.solve(local.precision[b, b], torch.cat([local.precision[b, w], linear[b, None]], 1))
-    schur = local.precision[w, w] - local.precision[w, b] @ inner[:, :-1]
-    g = linear[w] - local.precision[w, b] @ inner[:, -1]
-    h, g2 = _spectrum(schur, g, n_out)
+    weights = torch.ones(theta.numel(), dtype=torch.bool)
+    weights[-n_out:] = False
+    return _evidence_peak(local, theta, weights, torch.zeros(theta.numel(), dtype=theta.dtype))
+
+
+def grouped_precision(local: Curvature, theta: Tensor, lam: Precision, groups: Tensor) -> Tensor:
+    """λ of each feature, one per group: each group's evidence is maximised in turn, the others' λ held. Shape (d,)."""
+    new = torch.as_tensor(lam, dtype=theta.dtype).expand(len(groups)).clone()
+    for group in groups.unique():
+        picked = torch.cat([groups == group, torch.zeros(1, dtype=torch.bool)])
+        weights = picked[:, None].expand(-1, theta.shape[1]).reshape(-1)
+        new[groups == group] = _evidence_peak(local, theta, weights, penalty_diagonal(theta, new))
+    return new
+
+
+def _evidence_peak(local: Curvature, theta: Tensor, w: Tensor, penalty: Tensor) -> float:
+    """λ of the parameters `w` that maximises the quadratic model's evidence, all others, with their penalty, profiled
+    out: the determinant and the quadratic form of a partitioned matrix both split into a part that holds λ and one
+    that does not."""
+    b = ~w
+    linear = local.precision @ theta.reshape(-1) + local.gradient.reshape(-1)
+    rest = local.precision[b][:, b] + penalty[b].diag()
+    cross = local.precision[b][:, w]
+    inner = torch.linalg.solve(rest, torch.cat([cross, linear[b, None]], 1))
+    schur = local.precision[w][:, w] - cross.T @ inner[:, :-1]
+    h, g2 = _spectrum(schur, linear[w] - cross.T @ inner[:, -1], theta.shape[1])
     grid = torch.linspace(*LOG_PRECISION_RANGE, 401, dtype=torch.float64)
     total = h.clamp(min=0)[:, None] + grid.exp()
     evidence = 0.5 * (grid - total.log() + g2[:, None] / total).sum(0)

@@ -107,11 +107,12 @@ def _unpack(arrays: Arrays) -> RowFit:
 def _pack_posterior(q: Posterior) -> Arrays:
     return {"q/mode": q.mode.theta, "q/precision": q.mode.precision, "q/mean": q.mean, "q/factor": q.factor,
             "q/elbo": q.elbo, "q/log_prior": q.log_prior,
-            "q/lambda": torch.tensor(q.mode.prior_precision, dtype=torch.float64),
+            "q/lambda": torch.as_tensor(q.mode.prior_precision, dtype=torch.float64),
             "q/steps": torch.tensor(q.mode.n_steps)}  # fmt: skip
 
 
 def _unpack_posterior(arrays: Arrays) -> Posterior:
     q = _part(arrays, "q/")
-    mode = Mode(q["mode"], float(q["lambda"]), q["precision"], int(q["steps"]))
+    precision = q["lambda"] if q["lambda"].ndim else float(q["lambda"])
+    mode = Mode(q["mode"], precision, q["precision"], int(q["steps"]))
     return Posterior(mode, q["mean"], q["factor"], q["elbo"], q["log_prior"])

@@ -160,3 +160,29 @@ def test_constant_features_are_harmless():
     x = torch.cat([torch.zeros(len(x), 1), x], 1)
     mode = find_mode(x, y, log_prior)
     assert mode.theta[0].abs().max() < 1e-12
+
+
+def test_groups_of_features_get_scales_of_their_own():
+    """Group 0 matters, group 1 is noise: each λ is the brute-force maximum of the quadratic evidence given the other."""
+    g = torch.Generator().manual_seed(0)
+    phi = torch.randn(600, 6, generator=g, dtype=torch.float64)
+    y = (torch.rand(600, generator=g, dtype=torch.float64) < (phi[:, :3].sum(1)).sigmoid()).long()
+    x, log_prior = torch.cat([phi, torch.ones(600, 1, dtype=torch.float64)], 1), torch.tensor([0.5, 0.5]).double().log()
+    groups = torch.tensor([0, 0, 0, 1, 1, 1])
+    mode = find_mode(x, y, log_prior, groups=groups)
+    found = mode.prior_precision
+    assert found.shape == (6,)
+    assert found[0] < 3 < 100 < found[5]
+    assert (found[:3] == found[0]).all()
+
+    local = curvature(mode.theta, x, y, log_prior)
+    linear = local.precision @ mode.theta[:, 0] + local.gradient[:, 0]
+
+    def evidence(log_lam: float) -> float:
+        lam = torch.cat([torch.full((3,), math.exp(log_lam)).double(), found[3:]])
+        total = local.precision + torch.cat([lam, torch.zeros(1).double()]).diag()
+        return float(0.5 * (lam.log().sum() - torch.logdet(total) + linear @ torch.linalg.solve(total, linear)))
+
+    grid = np.linspace(-3, 4, 1401)
+    best = grid[np.argmax([evidence(v) for v in grid])]
+    assert abs(best - math.log(float(found[0]))) < 0.02
