@@ -78,7 +78,9 @@ class SelectionModel:
         guide_class(self.guide)
         self._check_effect()
         scale = self.prior_scale
-        if scale != "auto" and not (isinstance(scale, (int, float)) and 0 < scale < float("inf")):
+        if scale != "auto" and (
+            isinstance(scale, bool) or not (isinstance(scale, (int, float)) and 0 < scale < float("inf"))
+        ):
             raise InputError(f"prior_scale: expected 'auto' or a positive number, got {scale!r}")
         if not isinstance(self.tau, (int, float)) or not self.tau > 1:
             raise InputError(f"tau: expected a weight above 1, got {self.tau!r}")
@@ -89,14 +91,14 @@ class SelectionModel:
 
     @property
     def _plugin(self) -> bool:
-        return not isinstance(self.estimator, str) and hasattr(self.estimator, "predict_proba")
+        return not isinstance(self.estimator, (str, type)) and hasattr(self.estimator, "predict_proba")
 
     def _check_effect(self) -> None:
         """An option that would be ignored is a mistake."""
         outcome = self.estimator == "outcome" if isinstance(self.estimator, str) else False
         idle = {
             "response": self.response != "linear" and not outcome,
-            "inference": self.inference not in ("auto", "laplace") and not outcome,
+            "inference": self.inference not in (("auto",) if self._plugin else ("auto", "laplace")) and not outcome,
             "guide": self.guide != "auto" and self.inference != "svi",
             "prior_scale": self.prior_scale != "auto" and self._plugin,
             "copies": self.copies != 1 and self.estimator != "permutation",

@@ -59,8 +59,8 @@ class SelectionFit:
     log_prior: Tensor
 
     def __repr__(self) -> str:
-        folds = len(self.fold_fits)
-        return f"SelectionFit({self.sample!r}, folds={folds}, held_out_log_loss={self.held_out_log_loss:.4f})"
+        loss = "" if self._conditions_on_x else f", held_out_log_loss={self.held_out_log_loss:.4f}"
+        return f"SelectionFit({self.sample!r}, folds={len(self.fold_fits)}{loss})"
 
     # ------------------------------------------------------------------------------------------------ predictions
 

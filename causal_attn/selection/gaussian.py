@@ -149,7 +149,7 @@ def margin_offsets(
     plus what that leaves out, over a fixed part of them: the error is that of a second-order term on the part.
     """
     h = contrasts(len(log_prior))
-    x, target = _margin_rows(theta, with_intercept(phi), log_prior)
+    x, target = _margin_rows(theta, phi, log_prior)
     offset = theta.new_zeros(len(theta), theta.shape[-1])
     for _ in range(steps):
         moved = torch.cat([theta[:, :-1], theta[:, -1:] + offset[:, None]], 1)
@@ -177,27 +177,27 @@ def _moments_of_two(theta: Tensor, x: Tensor, log_prior: Tensor) -> tuple[Tensor
     return torch.stack([1 - one, one], -1), second
 
 
-def _margin_rows(theta: Tensor, x: Tensor, log_prior: Tensor) -> tuple[Tensor, Tensor]:
+def _margin_rows(theta: Tensor, phi: Tensor, log_prior: Tensor) -> tuple[Tensor, Tensor]:
     """Rows whose mean of r is to be matched, and the mean each draw should have there: (n', d+1), (S, K)."""
     target = log_prior.exp().expand(len(theta), -1)
-    if len(x) <= MARGIN_ROWS:
-        return x, target
-    part = x[torch.linspace(0, len(x) - 1, MARGIN_ROWS).long()]
+    if len(phi) <= MARGIN_ROWS:
+        return with_intercept(phi), target
+    part = phi[torch.linspace(0, len(phi) - 1, MARGIN_ROWS).long()]
     centre = theta.mean(0)
-    (mean_all, slope_all), (mean_part, slope_part) = (_expansion(centre, rows, log_prior) for rows in (x, part))
+    (mean_all, slope_all), (mean_part, slope_part) = (_expansion(centre, rows, log_prior) for rows in (phi, part))
     linear = torch.einsum("sdj,kdj->sk", theta - centre, slope_all - slope_part)
-    return part, target - (mean_all - mean_part) - linear
+    return with_intercept(part), target - (mean_all - mean_part) - linear
 
 
-def _expansion(theta: Tensor, x: Tensor, log_prior: Tensor) -> tuple[Tensor, Tensor]:
+def _expansion(theta: Tensor, phi: Tensor, log_prior: Tensor) -> tuple[Tensor, Tensor]:
     """mean_i r(k | m_i) at θ (d+1, J), and its gradient: shapes (K,) and (K, d+1, J)."""
     h = contrasts(len(log_prior))
-    mean, slope = x.new_zeros(len(log_prior)), x.new_zeros(len(log_prior), *theta.shape)
-    for rows in x.split(ROW_CHUNK):
+    mean, slope = phi.new_zeros(len(log_prior)), phi.new_zeros(len(log_prior), *theta.shape)
+    for rows in (with_intercept(block) for block in phi.split(ROW_CHUNK)):
         r = (log_prior + (rows @ theta) @ h).softmax(-1)
-        mean += r.sum(0) / len(x)
+        mean += r.sum(0) / len(phi)
         change = r[:, :, None] * (h.T[None] - (r @ h.T)[:, None, :])  # d r_k / d η_j, (n, K, J)
-        slope += torch.einsum("nd,nkj->kdj", rows, change) / len(x)
+        slope += torch.einsum("nd,nkj->kdj", rows, change) / len(phi)
     return mean, slope
 
 

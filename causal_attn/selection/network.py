@@ -45,8 +45,9 @@ def fit_hidden(phi: Tensor, y: Tensor, log_prior: Tensor, seed: int) -> Hidden:
     """Learn A and a on rows φ (n, d), y (n,); deterministic given the seed."""
     generator = torch.Generator().manual_seed(seed)
     x, d, n_out = phi.float(), phi.shape[1], len(log_prior) - 1
-    start = [torch.randn(d, HIDDEN, generator=generator) / d**0.5, torch.zeros(HIDDEN), torch.zeros(HIDDEN, n_out),
-             torch.zeros(d, n_out), torch.zeros(n_out)]  # fmt: skip
+    shapes = ((HIDDEN,), (HIDDEN, n_out), (d, n_out), (n_out,))
+    weight = torch.randn(d, HIDDEN, generator=generator, dtype=torch.float32) / d**0.5
+    start = [weight, *(torch.zeros(shape, dtype=torch.float32) for shape in shapes)]
     parameters = [p.requires_grad_() for p in start]
     order = torch.randperm(len(x), generator=generator)
     held, rows = order[: max(1, len(x) // 7)], order[max(1, len(x) // 7) :]

@@ -21,6 +21,10 @@ from causal_attn.selection.response import contrasts
 
 MAX_STEPS = 100
 ROW_CHUNK = 16_384
+SINGLE_ROWS = 50_000
+"""Rows above which a block's curvature is summed in float32 (1e-6, relative): it steers the steps and sets the spread;
+the gradient, which decides where they end, stays in float64."""
+MAX_DECREMENT = 1e-2
 MAX_EIGEN = 1500
 """Parameters up to which the evidence uses the curvature's own eigenvalues; beyond, those of its Kronecker fit."""
 LOG_PRECISION_RANGE = (-4.0, 16.0)
@@ -68,11 +72,12 @@ def curvature(theta: Tensor, x: Tensor, y: Tensor, log_prior: Tensor) -> Curvatu
     thetas = theta if theta.ndim == 3 else theta[None]
     width = thetas[0].numel()
     value, gradient, precision = 0.0, torch.zeros_like(thetas[0]), x.new_zeros(width, width)
+    single = len(x) > SINGLE_ROWS
     for rows, labels in zip(x.split(ROW_CHUNK), y.split(ROW_CHUNK)):  # temporaries of a block, not of all rows
         part, residual, second = _moments(thetas, rows, labels, log_prior)
         value += part
         gradient += rows.T @ residual
-        precision += _blocks(rows, second)
+        precision += _blocks(rows.float(), second.float()) if single else _blocks(rows, second)
     return Curvature(value, gradient, precision)
 
 
@@ -121,13 +126,15 @@ def find_mode(
         log_prior: log Q(k), shape (K,).
         prior_precision: λ; None: by the evidence.
         start: an earlier mode to start from.
-        tolerance: on the Newton decrement, nats per row and at most 0.01 in all; the last step, taken after the
-            check, squares what is left.
+        tolerance: on the Newton decrement, nats per row and at most MAX_DECREMENT in all, which many rows go by; the
+            last step, taken after the check, squares what is left.
         groups: the group of each feature, shape (d,); each has a λ of its own. None: one for all.
 
     Raises:
         NotEstimableError: no convergence within MAX_STEPS (never seen with a positive λ).
     """
+    if start is None and len(x) > SINGLE_ROWS:  # a tenth of the rows brings the search most of the way
+        start = find_mode(x[::10], y[::10], log_prior, prior_precision, None, tolerance, groups)
     n_out = len(log_prior) - 1
     theta = x.new_zeros(x.shape[1], n_out) if start is None else start.theta.clone()
     lam = _first_precision(prior_precision, start, groups)
@@ -137,14 +144,14 @@ def find_mode(
         if not settled:
             new = evidence_precision(local, theta) if groups is None else grouped_precision(local, theta, lam, groups)
             change = (torch.as_tensor(new).log() - torch.as_tensor(lam).log()).abs().max()
-            settled = bool(change <= 1e-3) and step > 0
+            settled = bool(change <= (1e-2 if len(x) > SINGLE_ROWS else 1e-3)) and step > 0
             lam = new
         penalty = penalty_diagonal(theta, lam)
         precision = local.precision + penalty.diag()
         gradient = local.gradient.reshape(-1) - penalty * theta.reshape(-1)
         move = torch.cholesky_solve(gradient[:, None], torch.linalg.cholesky(precision))[:, 0]
         decrement = float(gradient @ move)
-        if settled and decrement < min(tolerance * len(x), 1e-2):
+        if settled and decrement < (MAX_DECREMENT if len(x) > SINGLE_ROWS else min(tolerance * len(x), MAX_DECREMENT)):
             return Mode(theta + move.reshape(theta.shape), lam, precision, step + 1)
         theta = _line_search(theta, move.reshape(theta.shape), decrement, local.value, lam, (x, y, log_prior))
         settled = settled or step > MAX_STEPS // 2

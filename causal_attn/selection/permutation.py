@@ -90,7 +90,8 @@ class RatioFit:
         u = torch.cat([pair_features(phi, c) for c in [codes, *shuffled]])
         c = torch.cat([torch.ones(n, dtype=torch.long), torch.zeros(n * copies, dtype=torch.long)])
         log_share = torch.tensor([copies / (copies + 1), 1 / (copies + 1)], dtype=torch.float64).log()
-        earlier = None if start is None else start.posterior
+        same = start is not None and len(start.posterior.mode.theta) == u.shape[1] + 1  # as many x-features, too
+        earlier = start.posterior if same and start is not None else None
         posterior = fit_posterior(u, c, log_share, precision, earlier, seed, refine)
         theta = posterior.draws(n_draws, seed)
         ratio = log_joint(theta, with_intercept(u), c, log_share, posterior.mode.prior_precision)

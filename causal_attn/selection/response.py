@@ -45,10 +45,8 @@ def linear_log_prob(theta: Tensor, phi: Tensor, log_prior: Tensor) -> Tensor:
 def fast_draws(theta: Tensor, phi: Tensor, log_prior: Tensor) -> Tensor:
     """`linear_log_prob` in float32, for many draws at once. (S, d+1, J), (n, d) -> (S, n, K), nats."""
     rows, draws = phi.float(), theta.float()
-    if len(log_prior) == 2:  # one logit says it all; √2 is the length of the contrast
-        signed = float(contrasts(2)[0, 1] - contrasts(2)[0, 0])
-        logit = torch.addmm(draws[:, -1], draws[:, :-1, 0], rows.T, beta=signed, alpha=signed)
-        logit += float(log_prior[1] - log_prior[0])
+    if len(log_prior) == 2:
+        logit = _logit_of_two(draws, rows, log_prior)
         log_sigmoid = torch.nn.functional.logsigmoid
         return torch.stack([log_sigmoid(-logit), log_sigmoid(logit)], -1)
     return linear_log_prob(draws, rows, log_prior.float())
@@ -61,6 +59,8 @@ EXACT_ENTRIES = 5_000_000
 def mean_log_prob(theta: Tensor, phi: Tensor, log_prior: Tensor, chunk_entries: float = 2e6) -> Tensor:
     """log of the average of r_θ(k | m) over draws of θ, a block of rows at a time. Shape (n, K), float64."""
     parts = []
+    if len(log_prior) == 2 and len(theta) * len(phi) > EXACT_ENTRIES:
+        return _mean_of_two(theta, phi, log_prior, chunk_entries)
     draws = linear_log_prob if len(theta) * len(phi) <= EXACT_ENTRIES else fast_draws
     for rows in phi.split(max(1, int(chunk_entries / len(theta)))):
         log_p = draws(theta, rows, log_prior)
@@ -68,5 +68,27 @@ def mean_log_prob(theta: Tensor, phi: Tensor, log_prior: Tensor, chunk_entries: 
         tiny = (mean < 1e-30).any(-1)  # where the average underflows, the slower way that does not
         log_mean = mean.double().log()
         log_mean[tiny] = log_p[:, tiny].double().logsumexp(0) - np.log(len(theta))
+        parts.append(log_mean.log_softmax(-1))
+    return torch.cat(parts)
+
+
+def _logit_of_two(draws: Tensor, rows: Tensor, log_prior: Tensor) -> Tensor:
+    """log r(1|m)/r(0|m) for two classes: one logit says it all; √2 is the length of the contrast. (S, n)."""
+    signed = float(contrasts(2)[0, 1] - contrasts(2)[0, 0])
+    logit = torch.addmm(draws[:, -1], draws[:, :-1, 0], rows.T, beta=signed, alpha=signed)
+    return logit.add_(float(log_prior[1] - log_prior[0]))
+
+
+def _mean_of_two(theta: Tensor, phi: Tensor, log_prior: Tensor, chunk_entries: float) -> Tensor:
+    """`mean_log_prob` for two classes and many rows, from two sigmoids in float32."""
+    draws, parts = theta.float(), []
+    for rows in phi.split(max(1, int(chunk_entries / len(theta)))):
+        logit = _logit_of_two(draws, rows.float(), log_prior)
+        mean = torch.stack([(-logit).sigmoid_().mean(0), logit.sigmoid().mean(0)], -1)
+        log_mean = mean.double().log()
+        tiny = (mean < 1e-30).any(-1)  # where the average underflows, the slower way that does not
+        if tiny.any():
+            log_p = torch.nn.functional.logsigmoid(torch.stack([-logit[:, tiny], logit[:, tiny]], -1).double())
+            log_mean[tiny] = log_p.logsumexp(0) - np.log(len(theta))
         parts.append(log_mean.log_softmax(-1))
     return torch.cat(parts)

@@ -43,6 +43,13 @@ def save_fit(fit: SelectionFit, path: str | Path) -> None:
 
 def load_fit(path: str | Path, features: FeatureFunction | None) -> SelectionFit:
     """See `SelectionFit.load`."""
+    try:
+        return _read(path, features)
+    except (KeyError, TypeError, json.JSONDecodeError) as error:  # an array or an entry is missing
+        raise InputError(f"path: {str(path)!r} is not a whole selection fit ({error!r})") from error
+
+
+def _read(path: str | Path, features: FeatureFunction | None) -> SelectionFit:
     stored, text = load_arrays(path)
     if "causal_attn" not in text:
         raise InputError(f"path: {str(path)!r} holds no selection fit")
@@ -64,10 +71,11 @@ def load_fit(path: str | Path, features: FeatureFunction | None) -> SelectionFit
 
 
 def _config(config: SelectionModel) -> dict[str, Any]:
-    names = ("estimator", "response", "inference", "prior_scale", "tau", "copies")
+    names = ("estimator", "response", "inference", "prior_scale")
+    numbers = {"tau": float(config.tau), "copies": int(config.copies)}
     guide = config.guide if isinstance(config.guide, str) else config.guide.__name__
     prior = None if config.prior is None else torch.as_tensor(config.prior).tolist()
-    return {name: getattr(config, name) for name in names} | {"guide": guide, "prior": prior}
+    return {name: getattr(config, name) for name in names} | numbers | {"guide": guide, "prior": prior}
 
 
 def _part(arrays: Arrays, prefix: str) -> Arrays:
@@ -98,6 +106,8 @@ def _unpack(arrays: Arrays) -> RowFit:
     if "products" in arrays:
         return RatioFit(_unpack_posterior(arrays), arrays["products"], arrays["alone"], arrays["reference"],
                         arrays["log_mass"], float(arrays["vi_khat"]))  # fmt: skip
+    if "member0/outcome/theta" not in arrays:
+        raise KeyError("theta")
     count = 1 + max(int(name.split("/")[0].removeprefix("member")) for name in arrays)
     hidden = tuple(Hidden(**_part(arrays, f"member{i}/hidden/")) for i in range(count))
     members = tuple(_unpack(_part(arrays, f"member{i}/outcome/")) for i in range(count))
