@@ -18,7 +18,7 @@ from causal_attn.selection.fit import N_DRAWS
 from causal_attn.selection.fits import Inference, OutcomeFit
 
 
-class SelectionClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
+class SelectionClassifier(ClassifierMixin, BaseEstimator):
     """Multinomial logistic regression with a Gaussian posterior; probabilities are posterior predictive means.
 
     The response, evidence and inference of `SelectionModel()` for a matrix of features instead of masks. Features are

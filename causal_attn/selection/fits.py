@@ -142,7 +142,7 @@ class NetworkFit:
         phi: Tensor, y: Tensor, log_prior: Tensor, how: Inference, n_draws: int, seed: int,
         start: NetworkFit | None = None, refine: bool = True,
     ) -> NetworkFit:  # fmt: skip
-        """Fit all members on rows φ (n, d), y (n,), afresh: units of an earlier fit may have seen rows left out here."""
+        """Fit all members on rows φ (n, d), y (n,); afresh, as units of an earlier fit may have seen rows left out."""
         share = [len(part) for part in np.array_split(np.arange(n_draws), min(N_MEMBERS, n_draws))]
         how = how if how.groups is None else replace(how, groups=_with_units(how.groups))
         hidden = [fit_hidden(phi, y, log_prior, seed * N_MEMBERS + i) for i in range(len(share))]

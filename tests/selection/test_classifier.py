@@ -39,13 +39,18 @@ def test_the_scale_of_a_feature_does_not_matter_and_a_constant_one_is_left_out()
     plain = SelectionClassifier(n_draws=10).fit(X, sample.y).predict_proba(X)
     wide = np.column_stack([1000 * X - 5, np.ones(120)])
     np.testing.assert_allclose(SelectionClassifier(n_draws=10).fit(wide, sample.y).predict_proba(wide)[:3].sum(1), 1)
-    np.testing.assert_allclose(SelectionClassifier(n_draws=10).fit(1000 * X - 5, sample.y).predict_proba(1000 * X - 5), plain)
+    np.testing.assert_allclose(
+        SelectionClassifier(n_draws=10).fit(1000 * X - 5, sample.y).predict_proba(1000 * X - 5), plain
+    )
 
 
-@pytest.mark.parametrize("given", [None, np.random.RandomState(0)])  # noqa: NPY002 - what scikit-learn passes
+@pytest.mark.parametrize("given", [None, np.random.RandomState(0)])
 def test_random_states_are_taken(given):
     sample = Gaussian(seed=1).sample(60, 0)
-    assert SelectionClassifier(n_draws=5, random_state=given).fit(sample.masks, sample.y).score(sample.masks, sample.y) > 0.5
+    assert (
+        SelectionClassifier(n_draws=5, random_state=given).fit(sample.masks, sample.y).score(sample.masks, sample.y)
+        > 0.5
+    )
 
 
 @pytest.mark.parametrize(

@@ -39,23 +39,30 @@ def close(one, two, mean_sd, low, high):
     assert (ratio < high).all()
 
 
-def test_svi_with_the_full_gaussian_is_near_laplace_and_its_elbo_rises(rows, monkeypatch):
-    monkeypatch.setattr(sampling, "SVI_STEPS", 400)
+def test_svi_with_the_full_gaussian_is_near_laplace(rows, monkeypatch):
+    monkeypatch.setattr(sampling, "SVI_STEPS", 300)
     before = torch.get_rng_state()
     pyro.param("mine", torch.ones(1))
     svi = fit_of(rows, "svi")
     assert torch.equal(torch.get_rng_state(), before)
     assert list(pyro.get_param_store().keys()) == ["mine"]
     close(fit_of(rows, "laplace", 2000), svi, 0.6, 0.6, 1.5)
-    assert svi.elbo[-1] > svi.elbo[0]
     # the bound is that of the analytical fit, which is the best Gaussian's
     assert float(svi.elbo[-1]) == pytest.approx(float(fit_of(rows, "laplace").elbo[-1]), abs=0.6)
     assert svi.khat(*rows) < 0.7
-    assert len(svi.elbo) == 1 + 400 // sampling.ELBO_EVERY + 1
+    assert len(svi.elbo) == 1 + 300 // sampling.ELBO_EVERY + 1
+
+
+def test_the_elbo_rises_from_a_poor_start(rows, monkeypatch):
+    monkeypatch.setattr(sampling, "SVI_STEPS", 200)
+    phi, y = rows
+    story = sampling.SelectionStory(torch.tensor([0.5, 0.5]).log(), 1.0, lambda m, v: m)
+    _, elbo, _ = sampling.svi_draws(story, phi, y, torch.full((3, 1), 2.0), "auto", 20, 0)
+    assert elbo[-1] > elbo[0] + 20
 
 
 def test_a_diagonal_guide_on_correlated_features_is_caught(monkeypatch):
-    monkeypatch.setattr(sampling, "SVI_STEPS", 300)
+    monkeypatch.setattr(sampling, "SVI_STEPS", 400)
     world = Gaussian(n_positions=4, seed=1)
     sample = world.sample(150, 0)
 
@@ -70,7 +77,7 @@ def test_a_diagonal_guide_on_correlated_features_is_caught(monkeypatch):
 
 
 def test_mini_batches_run_and_land_near_the_same_place(rows, monkeypatch):
-    monkeypatch.setattr(sampling, "SVI_STEPS", 400)
+    monkeypatch.setattr(sampling, "SVI_STEPS", 300)
     monkeypatch.setattr(sampling, "BATCH_ROWS", 30)
     seen = []
     real = sampling.SelectionStory.on_features
@@ -81,7 +88,7 @@ def test_mini_batches_run_and_land_near_the_same_place(rows, monkeypatch):
 
     monkeypatch.setattr(sampling.SelectionStory, "on_features", spy)
     close(fit_of(rows, "laplace", 2000), fit_of(rows, "svi"), 1.0, 0.5, 1.7)
-    assert seen.count(30) >= 400
+    assert seen.count(30) >= 300
 
 
 @pytest.mark.parametrize("method", ["svi", "nuts"])
@@ -106,11 +113,14 @@ def test_nuts_agrees_with_laplace(rows):
     assert len(nuts.elbo) == 0
 
 
+@pytest.mark.slow
 def test_nuts_runs_through_the_model(monkeypatch):
     monkeypatch.setattr(sampling, "WARMUP", 15)
     sample = Gaussian(n_positions=2).sample(40, 0)
     sample = MaskSample(sample.masks, sample.y)
-    fit = SelectionModel(inference="nuts", features=lambda m, v: m[:, :1]).fit(sample, 2, progress=False, n_draws=8)
+    fit = SelectionModel(inference="nuts", features=lambda m, v: m[:, :1], prior_scale=1.0).fit(
+        sample, 2, progress=False, n_draws=8
+    )
     assert fit.log_prob(sample.masks).shape == (8, 40, 2)
     assert (fit.log_prob(sample.masks).exp().mean(1) - sample.prior).abs().max() < 1e-6
     assert fit.vi_khat != fit.vi_khat
