@@ -218,8 +218,8 @@ def _all_fits(
     """The fit on all rows, and without each fold.
 
     For a given prior scale the mode is unique, so starting a fold from the final fit's decides the time alone (on a
-    hundred rows or so the evidence can have two maxima, and the start then also chooses between them); and where all rows gain nothing
-    from variational steps, four fifths of them do not either.
+    hundred rows or so the evidence can have two maxima, and the start then also chooses between them). Where all rows
+    gain nothing from variational steps, four fifths of them do not either.
     """
     bar = tqdm(total=folds + 1, desc="selection model", disable=not progress, leave=False)
     final = fit_rows(torch.ones_like(fold, dtype=torch.bool), seed, starts[0], True)

@@ -163,7 +163,7 @@ def test_constant_features_are_harmless():
 
 
 def test_groups_of_features_get_scales_of_their_own():
-    """Group 0 matters, group 1 is noise: each λ is the brute-force maximum of the quadratic evidence given the other."""
+    """Group 0 matters, group 1 is noise; a λ is the brute-force maximum of the evidence given the other."""
     g = torch.Generator().manual_seed(0)
     phi = torch.randn(600, 6, generator=g, dtype=torch.float64)
     y = (torch.rand(600, generator=g, dtype=torch.float64) < (phi[:, :3].sum(1)).sigmoid()).long()
