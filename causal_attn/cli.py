@@ -6,6 +6,9 @@ Exit status: 0 done, 1 the work failed, 2 the request was wrong. One line on std
 from __future__ import annotations
 
 import argparse
+import contextlib
+import os
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -100,6 +103,8 @@ COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {"study": _study, "re
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit status."""
+    with contextlib.suppress(ValueError):  # signals can be set in the main thread alone
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # a polite kill cleans up as Ctrl-C does
     args = _parser().parse_args(argv)
     try:
         return COMMANDS[args.command](args)
@@ -108,6 +113,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     except CausalAttnError as error:
         print(f"causal-attn: {' '.join(str(error).split())}", file=sys.stderr)
+        return 1
+    except BrokenPipeError:  # the reader of our output went away: nothing is left to say
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except KeyboardInterrupt:
         print("causal-attn: interrupted; finished parts are kept, --resume goes on from them", file=sys.stderr)

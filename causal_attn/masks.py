@@ -23,6 +23,8 @@ SUM_TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-4, torch.float16: 5e-3, 
 """How far a row of a simplex mask may sum from 1, by the precision it came in."""
 CLR_FLOOR = 1e-6
 """δ of log(m + δ): keeps the log-ratio of an exact zero finite."""
+MAX_CLASSES = 100_000
+"""A label beyond it is an id, not a class; a table of so many classes would not fit in memory."""
 N_FROM_END = 8
 """How many last positions are indexed a second time from the end, where lengths differ."""
 
@@ -30,6 +32,8 @@ N_FROM_END = 8
 def as_tensor(values: Any, name: str) -> Tensor:
     """A new tensor of `values` (NumPy, PyTorch or nested lists); the input is never written to or shared."""
     try:
+        if np.ma.isMaskedArray(values) and np.ma.getmaskarray(values).any():
+            raise InputError(f"{name}: expected an array without masked entries")
         if isinstance(values, Tensor):
             return values.detach().cpu().clone().contiguous()
         return torch.tensor(np.array(values))
@@ -60,6 +64,11 @@ def as_labels(y: Any, n: int | None, n_classes: int | None, name: str = "y") -> 
         raise InputError(f"n_classes: expected an integer of at least 1, got {n_classes!r}")
     whole = labels.long()
     k = int(n_classes or (int(whole.max()) + 1 if len(whole) else 0))
+    if k > MAX_CLASSES:
+        row = int(whole.argmax())
+        raise InputError(
+            f"{name}: expected at most {MAX_CLASSES} classes, numbered 0..K-1; row {row} is {int(whole[row])}"
+        )
     bad = (whole < 0) | (whole >= k)
     if bad.any():
         row = first_row(bad)
@@ -383,9 +392,11 @@ class FeatureMap:
         blank = FeatureMap(sample.T, sample.kind, ragged, torch.zeros(()), torch.ones(()), function)
         raw = blank(sample.masks, sample.valid)
         scale = raw.std(0, correction=0)
-        return FeatureMap(
-            sample.T, sample.kind, ragged, raw.mean(0), torch.where(scale > 1e-9, scale, torch.inf), function
-        )  # fmt: skip
+        if not torch.isfinite(scale).all():
+            column = int((~torch.isfinite(scale)).nonzero()[0])
+            raise InputError(f"features: expected numbers of a size that can be squared, column {column} is too large")
+        scale = torch.where(scale > 1e-9 * raw.abs().amax(0), scale, torch.inf)
+        return FeatureMap(sample.T, sample.kind, ragged, raw.mean(0), scale, function)
 
     def __call__(self, masks: Tensor, valid: Tensor) -> Tensor:
         if masks.shape[1] > self.T:

@@ -24,6 +24,7 @@ from causal_attn.masks import as_labels, as_tensor, first_row
 
 MAX_DRAW_ENTRIES = 10**8
 """Draws above this many entries are not kept in memory."""
+DRAW_CHUNK = 20_000_000
 N_CUTS = 4000
 """Most cut points of the rank inversion; beyond it the cuts are spread over the ranks (error at most 1/N_CUTS)."""
 
@@ -186,8 +187,8 @@ class Weights:
         probs = None if log_prob is None else as_tensor(log_prob, "log_prob").double()
         if probs is not None and (probs.ndim != 2 or len(probs) != len(point)):
             raise InputError(f"log_prob: expected shape ({len(point)}, K), got {tuple(probs.shape)}")
-        if probs is not None and probs.isnan().any():
-            raise InputError(f"log_prob: expected log-probabilities, row {first_row(probs.isnan())} has NaN")
+        if probs is not None:
+            _check_log_prob(probs)
         given = None if prior is None else as_tensor(prior, "prior").double()
         labels, k = as_labels(y, len(point), next((v.shape[-1] for v in (probs, given) if v is not None), None))
         if given is not None and (given.shape != (k,) or not (given > 0).all() or abs(float(given.sum()) - 1) > 1e-6):
@@ -198,8 +199,8 @@ class Weights:
         if many is not None and not torch.isfinite(many).all():
             row = first_row(~torch.isfinite(many).T)
             raise InputError(f"draws: expected finite numbers, row {row} has another value")
-        if not tau > 1:
-            raise InputError(f"tau: expected a weight above 1, got {tau}")
+        if isinstance(tau, bool) or not isinstance(tau, (int, float)) or not tau > 1:
+            raise InputError(f"tau: expected a weight above 1, got {tau!r}")
         shares = torch.bincount(labels, minlength=k).double() / len(labels)
         target = shares if given is None else given
         return Weights(
@@ -218,7 +219,8 @@ class Weights:
             raise NotEstimableError(
                 f"draws: {self.n_draws} x {len(self.y)} entries exceed {MAX_DRAW_ENTRIES:.0e}; use iter_draws(chunk)"
             )
-        parts = [part for _, part in self.iter_draws(max(1, len(self.y)))]
+        chunk = max(1, DRAW_CHUNK // max(1, self.n_draws * len(self.prior)))  # (S, chunk, K) is held at once
+        parts = [part for _, part in self.iter_draws(chunk)]
         return torch.cat(parts, -1)
 
     def iter_draws(self, chunk: int = 10_000) -> Iterator[tuple[slice, Tensor]]:
@@ -316,8 +318,8 @@ class Weights:
         Raises:
             InputError: `at` is not positive, or no weight exceeds it (an option without effect is a mistake).
         """
-        if not at > 0:
-            raise InputError(f"at: expected a positive weight, got {at}")
+        if isinstance(at, bool) or not isinstance(at, (int, float)) or not at > 0:
+            raise InputError(f"at: expected a positive weight, got {at!r}")
         over = int((self.log_w > np.log(at)).sum())
         if not over:
             raise InputError(f"at: no weight exceeds {at:g} (the largest is {float(self.log_w.max().exp()):.3g})")
@@ -454,6 +456,16 @@ def _deficit_point(log_prob: Tensor, y: Tensor, prior: Tensor, tau: float) -> fl
         x, n_t = _cumulated_hits(log_prob[:, k], y == k)
         total += p * float(n_t[_least_excess(x - p / tau * n_t)]) / len(y)
     return total
+
+
+def _check_log_prob(log_prob: Tensor) -> None:
+    """Each row must be the log of K probabilities that sum to 1, within 1e-3."""
+    bad = log_prob.isnan().any(-1) | ~(log_prob.logsumexp(-1).abs() < 1e-3)
+    if bad.any():
+        row = first_row(bad)
+        raise InputError(
+            f"log_prob: expected logs of probabilities that sum to 1, row {row} sums to {log_prob[row].exp().sum():.4g}"
+        )
 
 
 def _check_finite(values: Tensor, name: str) -> None:

@@ -63,6 +63,10 @@ class Table:
         return where(row, self.lines)
 
 
+MAX_DIGITS = 300
+"""A label of more digits is a name, not a number: Python will not read it as one."""
+
+
 def _missing(value: Any) -> bool:
     """None, NaN, pandas' NA and NaT, and the empty field of a CSV."""
     odd = type(value).__name__ in ("NAType", "NaTType")
@@ -74,6 +78,10 @@ def _check_text(name: str, text: Any, place: str) -> None:
         raise DataError(f"{name}: {place}: text is missing; expected a string")
     if not isinstance(text, str):
         raise DataError(f"{name}: {place}: text is {text!r}; expected a string, got {type(text).__name__}")
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise DataError(f"{name}: {place}: text has half a surrogate pair at character {error.start}") from error
 
 
 def _label(name: str, label: Any, place: str) -> str:
@@ -83,7 +91,7 @@ def _label(name: str, label: Any, place: str) -> str:
         raise DataError(f"{name}: {place}: label is missing; expected an integer or a string")
     if isinstance(written, bool) or not isinstance(written, (int, float, str)):
         raise DataError(f"{name}: {place}: label is {label!r}; expected an integer or a string")
-    if isinstance(written, str) and not NUMBER.fullmatch(written):
+    if isinstance(written, str) and (len(written) > MAX_DIGITS or not NUMBER.fullmatch(written)):
         return written
     if isinstance(written, int) or (isinstance(written, str) and INTEGER.fullmatch(written)):
         return str(int(written))
@@ -94,7 +102,7 @@ def _label(name: str, label: Any, place: str) -> str:
 
 def _sorted_labels(labels: Sequence[str]) -> tuple[str, ...]:
     different = set(labels)
-    if all(INTEGER.fullmatch(label) for label in different):
+    if all(len(label) <= MAX_DIGITS and INTEGER.fullmatch(label) for label in different):
         return tuple(sorted(different, key=int))
     return tuple(sorted(different))
 

@@ -20,6 +20,7 @@ from sklearn.metrics import roc_auc_score
 from torch import Tensor
 from tqdm.auto import tqdm
 
+from causal_attn.data.checks import seed_of, whole
 from causal_attn.errors import InputError
 from causal_attn.masks import FeatureMap, MaskSample
 from causal_attn.selection.crossfit import assign_folds
@@ -72,8 +73,9 @@ def leakage_test(sample: MaskSample, n_permutations: int = 200, seed: int = 0, p
     Raises:
         InputError: a negative or fractional `n_permutations`, one class, or too few rows.
     """
-    if isinstance(n_permutations, bool) or not isinstance(n_permutations, int) or n_permutations < 0:
-        raise InputError(f"n_permutations: expected an integer of at least 0, got {n_permutations!r}")
+    if not isinstance(sample, MaskSample):
+        raise InputError(f"sample: expected a MaskSample, got {type(sample).__name__}")
+    n_permutations, seed = whole(n_permutations, "n_permutations", 0), seed_of(seed)
     fold = assign_folds(sample, min(5, sample.n), seed)
     phi = FeatureMap.fit(sample)(sample.masks, sample.valid)
     rng = np.random.default_rng(seed)
@@ -203,7 +205,8 @@ class _BoundSolver:
         for step in range(MAX_PASSES):
             scale = lam[active] if step >= MAX_PASSES // 2 else None  # late passes only finish the fit
             w_new, b_new, scale = self._pass(w[active], b[active], target[active], h, scale)
-            move = ((w_new - w[active]) * self.values[:, None].sqrt()).abs().amax((1, 2)) / np.sqrt(len(self.x))
+            step_size = ((w_new - w[active]) * self.values[:, None].sqrt()).abs().flatten(1)
+            move = step_size.sum(1) if not step_size.shape[1] else step_size.amax(1) / np.sqrt(len(self.x))
             unsettled = (move > TOLERANCE) | ((b_new - b[active]).abs().amax(1) > TOLERANCE)
             w[active], b[active], lam[active] = w_new, b_new, scale
             active = active[unsettled]

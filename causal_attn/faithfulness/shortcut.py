@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from causal_attn.attention import check_model
+from causal_attn.data.checks import whole
 from causal_attn.data.splits import Data, Split
 from causal_attn.diagnostics.leakage import LeakageTest, leakage_test
 from causal_attn.errors import InputError
@@ -173,9 +174,7 @@ def _sample(result: Any, model: Any, part: Split, split: str, n_classes: int) ->
 def _k(k: int | None, sample: MaskSample) -> int:
     if k is None:
         return int(sample.masks.sum(-1).max()) if sample.kind == "subset" else min(TEXT_K, sample.T)
-    if isinstance(k, bool) or not isinstance(k, int) or not 1 <= k <= sample.T:
-        raise InputError(f"k: expected a number of positions from 1 to {sample.T}, got {k!r}")
-    return k
+    return whole(k, "k", 1, sample.T)
 
 
 def _correct(model: Any, evaluator: Any, part: Split, sample: MaskSample, k: int) -> dict[str, Tensor]:

@@ -6,6 +6,7 @@ absent is named in `Results.missing`, so that the page can say what it does not 
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -142,6 +143,7 @@ def read_results(out: str | Path) -> Results:
     if raw.get("version") != VERSION:
         raise InputError(f"{path}: expected version {VERSION}, got {raw.get('version')!r}")
     files = DEFAULT_FILES | _files(raw.get("files"))
+    _check_digests(folder, _optional(raw, "digests"))
     missing = list(_absent_sections(raw))
     arrays = _arrays(folder / files["details"], missing)
     examples = _examples(folder / files["examples"], missing)
@@ -160,6 +162,14 @@ def read_results(out: str | Path) -> Results:
         versions=versions if isinstance(versions, dict) else {},
         missing=tuple(missing),
     )
+
+
+def _check_digests(folder: Path, digests: Mapping[str, Any]) -> None:
+    """The files beside results.json must be the ones it was written with; a run killed while moving them mixes two."""
+    for name, expected in digests.items():
+        path = folder / Path(name).name
+        if path.is_file() and hashlib.sha256(path.read_bytes()).hexdigest() != expected:
+            raise InputError(f"{path}: expected the file that results.json was written with; run the study again")
 
 
 def one_line(value: Any) -> str:

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from causal_attn.data.checks import whole
+from causal_attn.data.checks import seed_of, whole
 from causal_attn.errors import InputError
 from causal_attn.masks import MaskSample
 
@@ -18,9 +18,7 @@ def assign_folds(sample: MaskSample, folds: int, seed: int) -> Tensor:
         InputError: fewer than two folds, rows or groups than folds, or a class with a single row or group (its
             model would never see that class).
     """
-    whole(seed, "seed", 0)
-    if isinstance(folds, bool) or not isinstance(folds, int) or folds < 2:
-        raise InputError(f"folds: expected an integer of at least 2, got {folds!r}")
+    seed, folds = seed_of(seed), whole(folds, "folds", 2)
     counts = torch.bincount(sample.y, minlength=sample.n_classes)
     if (counts > 0).sum() < 2:
         raise InputError(f"y: expected at least two classes, every row is class {int(sample.y[0])}")

@@ -79,9 +79,9 @@ class SelectionModel:
         self._check_effect()
         scale = self.prior_scale
         if scale != "auto" and (
-            isinstance(scale, bool) or not (isinstance(scale, (int, float)) and 0 < scale < float("inf"))
+            isinstance(scale, bool) or not (isinstance(scale, (int, float)) and 1e-6 <= scale <= 1e6)
         ):
-            raise InputError(f"prior_scale: expected 'auto' or a positive number, got {scale!r}")
+            raise InputError(f"prior_scale: expected 'auto' or a number from 1e-6 to 1e6, got {scale!r}")
         if not isinstance(self.tau, (int, float)) or not self.tau > 1:
             raise InputError(f"tau: expected a weight above 1, got {self.tau!r}")
         whole(self.copies, "copies", 1)
@@ -161,8 +161,9 @@ class SelectionModel:
         """
         if not isinstance(sample, MaskSample):
             raise InputError(f"sample: expected a MaskSample, got {type(sample).__name__}")
-        whole(n_draws, "n_draws", 1)
-        seed_of(seed)
+        n_draws, seed, folds = whole(n_draws, "n_draws", 1), seed_of(seed), whole(folds, "folds", 2)
+        if warm_start is not None and not isinstance(warm_start, SelectionFit):
+            raise InputError(f"warm_start: expected a SelectionFit, got {type(warm_start).__name__}")
         fold = assign_folds(sample, folds, seed)
         features = FeatureMap.fit(sample, self.features)
         phi, log_prior = features(sample.masks, sample.valid), self.log_prior_of(sample)

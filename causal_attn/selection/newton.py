@@ -149,7 +149,12 @@ def find_mode(
         penalty = penalty_diagonal(theta, lam)
         precision = local.precision + penalty.diag()
         gradient = local.gradient.reshape(-1) - penalty * theta.reshape(-1)
-        move = torch.cholesky_solve(gradient[:, None], torch.linalg.cholesky(precision))[:, 0]
+        lower, failed = torch.linalg.cholesky_ex(precision)
+        if failed:
+            raise NotEstimableError(
+                "P(y | m): the log-likelihood has no curvature; a class prior or prior scale is extreme"
+            )
+        move = torch.cholesky_solve(gradient[:, None], lower)[:, 0]
         decrement = float(gradient @ move)
         if settled and decrement < (MAX_DECREMENT if len(x) > SINGLE_ROWS else min(tolerance * len(x), MAX_DECREMENT)):
             return Mode(theta + move.reshape(theta.shape), lam, precision, step + 1)

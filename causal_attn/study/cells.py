@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from causal_attn.attention import TextAttention
 from causal_attn.data.splits import Data
+from causal_attn.errors import InputError
 from causal_attn.faithfulness import train_evaluator
 from causal_attn.faithfulness.compare import measure
 from causal_attn.faithfulness.mass import profile
@@ -21,6 +23,7 @@ from causal_attn.study.config import SCHEMES, StudyConfig
 from causal_attn.training import TrainResult, train
 
 PROFILE_POSITIONS = 40
+ARRAYS = ("profile", "profile_count", "history", "deficit_history", "example_masks", "example_p")
 N_EXAMPLES = 12
 EXAMPLE_LENGTHS = (12, 45)
 """Shortest and longest text, in tokens, shown as an example where there are enough."""
@@ -118,13 +121,18 @@ class CellStore:
         row, arrays, masks = self._paths(scheme, seed)
         save_arrays(arrays, cell.arrays, {})
         cell.masks.save(masks)
-        save_json(row, cell.row)
+        save_json(row, {"cell": [scheme, seed], "row": cell.row})
 
     def load(self, scheme: str, seed: int) -> Cell | None:
-        """The kept cell, or None where there is none, or not all of one."""
-        import json
-
+        """The kept cell, or None where there is none, or it is damaged or another's: it is then made anew."""
         row, arrays, masks = self._paths(scheme, seed)
         if not (row.is_file() and arrays.is_file() and masks.is_file()):
             return None
-        return Cell(json.loads(row.read_text("utf-8")), load_arrays(arrays)[0], MaskSample.load(masks))
+        try:
+            kept = json.loads(row.read_text("utf-8"))
+            if not isinstance(kept, dict) or kept.get("cell") != [scheme, seed]:
+                return None
+            cell = Cell(kept["row"], load_arrays(arrays)[0], MaskSample.load(masks))
+        except (ValueError, KeyError, InputError):  # JSON and Unicode errors are ValueErrors
+            return None
+        return cell if {*ARRAYS} <= cell.arrays.keys() else None

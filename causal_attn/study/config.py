@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from causal_attn.data.checks import whole
 from causal_attn.data.splits import Data
 from causal_attn.errors import InputError
 from causal_attn.training import ERM, InstanceWeighting, RandomAttentionPretraining, Scheme
 from causal_attn.training.collect import pick_device
 from causal_attn.training.loop import EPOCHS
 
-CELL_FORMAT = 2
+CELL_FORMAT = 3
 """Raised whenever a change of the code changes what a cell would hold: older cells are then not used again."""
 EXPLORE = 0.3
 """Share of rows shown another row's mask in the weighted scheme."""
@@ -68,6 +69,11 @@ class StudyConfig:
     device: str = "auto"
 
     def __post_init__(self) -> None:
+        for name in ("data", "device"):  # a Path or a torch.device reads as its name, which JSON can hold
+            object.__setattr__(self, name, str(getattr(self, name)))
+        if isinstance(self.schemes, str) or not all(isinstance(name, str) for name in _listed(self.schemes)):
+            raise InputError(f"schemes: expected a sequence of names, got {self.schemes!r}")
+        object.__setattr__(self, "schemes", tuple(self.schemes))
         if self.downstream not in ("recurrent", "pooled", "concatenated"):
             raise InputError(f"downstream: expected recurrent, pooled or concatenated, got {self.downstream!r}")
         unknown = [name for name in self.schemes if name not in SCHEMES]
@@ -75,10 +81,10 @@ class StudyConfig:
             came = ",".join(self.schemes) or "none"
             raise InputError(f"schemes: expected different names out of {', '.join(SCHEMES)}, got {came!r}")
         for name, least in (("default_tokens", 0), ("seeds", 1), ("epochs", 1), ("k", 1), ("n_permutations", 0)):
-            _check_count(name, getattr(self, name), least)
+            object.__setattr__(self, name, whole(getattr(self, name), name, least))
         for name in ("limit", "max_tokens"):
             if getattr(self, name) is not None:
-                _check_count(name, getattr(self, name), 1)
+                object.__setattr__(self, name, whole(getattr(self, name), name, 1))
         number = isinstance(self.word_dropout, (int, float)) and not isinstance(self.word_dropout, bool)
         if not number or not 0 <= self.word_dropout < 1:
             raise InputError(f"word_dropout: expected a probability in [0, 1), got {self.word_dropout!r}")
@@ -98,6 +104,7 @@ class StudyConfig:
         return digest.hexdigest()[:12]
 
 
-def _check_count(name: str, value: Any, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise InputError(f"{name}: expected an integer of at least {least}, got {value!r}")
+def _listed(names: Any) -> list[Any]:
+    if not isinstance(names, Sequence):
+        raise InputError(f"schemes: expected a sequence of names, got {names!r}")
+    return list(names)

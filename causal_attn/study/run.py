@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 import platform
 import shutil
 import sys
 import tempfile
+import time
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,7 +21,7 @@ import torch
 
 from causal_attn.data import load
 from causal_attn.data.splits import Data
-from causal_attn.errors import DataError, OutputError
+from causal_attn.errors import DataError, FitWarning, OutputError, SupportWarning
 from causal_attn.interop.arviz import save_netcdf
 from causal_attn.selection import SelectionFit, SelectionModel
 from causal_attn.storage import save_arrays, save_json
@@ -27,6 +30,8 @@ from causal_attn.study.config import SCHEMES, StudyConfig
 from causal_attn.study.words import summary_in_words
 from causal_attn.weights import Weights
 
+DIGESTED = ("details.npz", "examples.json")
+"""Files the report reads beside results.json, which holds their SHA-256."""
 MAX_ARVIZ_ENTRIES = 5_000_000
 """Most numbers of a per-row group in an ArviZ file; above it a seeded subset of rows is written."""
 
@@ -88,9 +93,13 @@ def _run(config: StudyConfig, first: Data, where: Path, resume: bool, progress: 
     scheme = config.schemes[0]
     _say(f"selection model of {scheme}'s masks", progress)
     fit = SelectionModel().fit(cells[scheme][0].masks, seed=0, progress=progress)
-    results = _results(config, first, cells, fit)
-    _write(where, results, first, cells, fit)
-    return StudyResult(where, results)
+    with warnings.catch_warnings():  # the page says in full what these would say on the way
+        warnings.simplefilter("ignore", SupportWarning)
+        warnings.simplefilter("ignore", FitWarning)
+        weights = fit.weights()
+        results = _results(config, first, cells, fit, weights)
+        written = _write(where, results, first, cells, fit, weights)
+    return StudyResult(where, written)
 
 
 def _say(text: str, progress: bool) -> None:
@@ -113,8 +122,11 @@ def _load(config: StudyConfig, seed: int) -> Data:
 
 def _writable(out: Path) -> Path:
     """`out` as an existing directory that takes files; what was made for the check is gone again on failure."""
-    made = not out.exists()
+    made = False
     try:
+        made = not out.exists()
+        if (out / "cells").exists() and not (out / "cells").is_dir():
+            raise NotADirectoryError(20, "'cells' in it is no directory")
         out.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=out, prefix=".writable"):
             pass
@@ -128,7 +140,9 @@ def _writable(out: Path) -> Path:
 # ---------------------------------------------------------------------------------------------------- results.json
 
 
-def _results(config: StudyConfig, data: Data, cells: dict[str, list[Cell]], fit: SelectionFit) -> dict[str, Any]:
+def _results(
+    config: StudyConfig, data: Data, cells: dict[str, list[Cell]], fit: SelectionFit, weights: Weights
+) -> dict[str, Any]:  # fmt: skip
     schemes = {name: {"label": SCHEMES[name][0], "runs": [cell.row for cell in runs]} for name, runs in cells.items()}
     return {
         "version": 1,
@@ -138,7 +152,7 @@ def _results(config: StudyConfig, data: Data, cells: dict[str, list[Cell]], fit:
         "summary": summary_in_words(schemes),
         "verdict": {name: runs[0].row["verdict"] for name, runs in cells.items()},
         "schemes": schemes,
-        "selection": _selection_facts(fit, fit.weights(), next(iter(cells))),
+        "selection": _selection_facts(fit, weights, next(iter(cells))),
         "files": {"selection": "selection.nc", "weights": "weights.nc", "details": "details.npz",
                   "examples": "examples.json"},
     }  # fmt: skip
@@ -178,11 +192,13 @@ def _selection_facts(fit: SelectionFit, weights: Weights, scheme: str) -> dict[s
 # ---------------------------------------------------------------------------------------------------- files
 
 
-def _write(out: Path, results: dict[str, Any], data: Data, cells: dict[str, list[Cell]], fit: SelectionFit) -> None:
-    """Everything into a hidden folder first, then each file renamed into place, results.json last."""
+def _write(
+    out: Path, results: dict[str, Any], data: Data, cells: dict[str, list[Cell]], fit: SelectionFit, weights: Weights
+) -> dict[str, Any]:  # fmt: skip
+    """Everything into a hidden folder first, then each file renamed into place, results.json last; its content."""
+    _sweep(out)
     with tempfile.TemporaryDirectory(dir=out, prefix=".new-") as name:
         new = Path(name)
-        weights = fit.weights()
         save_netcdf(
             fit.to_arviz(log_likelihood=fit.sample.n * fit.final.n_draws <= MAX_ARVIZ_ENTRIES), new / "selection.nc"
         )
@@ -191,11 +207,27 @@ def _write(out: Path, results: dict[str, Any], data: Data, cells: dict[str, list
         save_json(new / "examples.json", _examples(data, cells))
         for scheme, runs in cells.items():
             runs[0].masks.save(new / f"masks-{scheme}.npz")
-        save_json(new / "results.json", results)
+        digests = {
+            name: hashlib.sha256((new / name).read_bytes()).hexdigest() for name in ("details.npz", "examples.json")
+        }
+        written = results | {"digests": digests}
+        save_json(new / "results.json", written)
+        blocked = [path.name for path in new.iterdir() if (out / path.name).is_dir()]
+        if blocked:
+            raise OutputError(f"out: {blocked[0]!r} in {str(out)!r} is a directory; expected a file or nothing")
+        (out / "report.html").unlink(missing_ok=True)  # it shows the earlier run
         for path in sorted(new.iterdir(), key=lambda p: p.name == "results.json"):
             path.replace(out / path.name)
     for scheme in set(SCHEMES) - set(cells):  # of an earlier run with other schemes; they would pass for this one's
         (out / f"masks-{scheme}.npz").unlink(missing_ok=True)
+    return written
+
+
+def _sweep(out: Path) -> None:
+    """Remove what a killed run left behind an hour or more ago; a younger folder may be another run's."""
+    for left in out.glob(".new-*"):
+        if time.time() - left.stat().st_mtime > 3600:
+            shutil.rmtree(left, ignore_errors=True)
 
 
 def _arviz_rows(weights: Weights) -> np.ndarray | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -18,9 +19,10 @@ from tqdm.auto import tqdm
 from causal_attn.attention import check_model, parameter_roles
 from causal_attn.attention.protocol import in_mode
 from causal_attn.attention.seeding import forked_rng
-from causal_attn.data.checks import whole
+from causal_attn.data.checks import seed_of, whole
 from causal_attn.data.splits import Data, Split
 from causal_attn.errors import InputError, NotEstimableError
+from causal_attn.masks import first_row
 from causal_attn.training.collect import (
     batches,
     collect_logits,
@@ -65,10 +67,8 @@ class Settings:
     def __post_init__(self) -> None:
         for name in ("epochs", "batch_size", "patience"):
             value = getattr(self, name)
-            if name == "patience" and value is None:
-                continue
-            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise InputError(f"{name}: expected an integer of at least 1, got {value!r}")
+            if name != "patience" or value is not None:
+                object.__setattr__(self, name, whole(value, name, 1))
         for name, least in (("learning_rate", 0.0), ("clip", 0.0), ("weight_decay", -1e-300)):
             value = getattr(self, name)
             if not isinstance(value, (int, float)) or not least < value < float("inf"):
@@ -106,13 +106,13 @@ def train(
     scheme = ERM() if scheme is None else scheme
     if isinstance(scheme, type) or not callable(getattr(scheme, "phases", None)):
         raise InputError(f"scheme: expected a scheme such as ERM(), got {scheme!r}")
-    whole(seed, "seed", 0)
+    seed = seed_of(seed)
     started = time.perf_counter()
     where = pick_device(device)
     trained: Any = copy.deepcopy(model).to(where)
     probe = to_device(data.train.batch(torch.arange(min(8, len(data.train))))[0], where)
     check_model(trained, probe, data.n_classes)
-    with forked_rng(seed, trained.parameters()):
+    with torch.inference_mode(False), torch.enable_grad(), forked_rng(seed, trained.parameters()):
         run = _Run(trained, data, settings, np.random.default_rng(seed), seed, progress)
         phases = [(phase, run.learning(phase, probe)) for phase in scheme.phases()]  # all are checked before the first
         for phase, learning in phases:
@@ -141,6 +141,13 @@ class _Run:
         kept: dict[str, Tensor] = {}
         plan: Plan | None = None
         epochs = max(1, round(phase.share * self.settings.epochs))
+        if phase.weighting is not None and epochs <= phase.weighting.refresh:
+            warnings.warn(
+                f"{phase.name}: weights are first estimated after {phase.weighting.refresh} epoch(s), the phase has "
+                f"{epochs}: every row keeps weight 1; train longer, or refresh more often",
+                UserWarning,
+                stacklevel=3,
+            )
         bar = tqdm(total=epochs, desc=phase.name, disable=not self.progress, leave=False)
         for epoch in range(epochs):
             began = time.perf_counter()
@@ -215,7 +222,7 @@ class _Run:
         """The masks this batch's downstream part sees: random, the model's own, or another row's where explored."""
         if phase.law is not None:
             valid = self._valid("train")[index, : width_of(self.model, x)]
-            return phase.law(valid, self.masks_rng).float().to(device_of(self.model))
+            return _checked_random(phase.law(valid, self.masks_rng), valid).to(device_of(self.model))
         own: Tensor = self.model.masks(x)
         if plan is None or plan.shown is None:
             return own
@@ -267,6 +274,17 @@ def moving_average(model: nn.Module) -> AveragedModel:
         return current + (averaged - current) * decay
 
     return AveragedModel(model, avg_fn=blend)
+
+
+def _checked_random(masks: Tensor, valid: Tensor) -> Tensor:
+    """What a law of random masks gave, as float32; InputError where it is no mask over the valid positions."""
+    if not isinstance(masks, Tensor) or masks.shape != valid.shape:
+        came = tuple(masks.shape) if isinstance(masks, Tensor) else type(masks).__name__
+        raise InputError(f"law: expected masks of shape {tuple(valid.shape)}, got {came}")
+    odd = (masks < 0).any(-1) | ((masks * ~valid) != 0).any(-1) | ~(masks.sum(-1) > 0)
+    if odd.any():
+        raise InputError(f"law: expected mass on valid positions only and none below 0, row {first_row(odd)} breaks it")
+    return masks.float()
 
 
 def _accuracy(logits: Tensor, split: Split) -> float:

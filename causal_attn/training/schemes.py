@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
+from causal_attn.data.checks import whole
 from causal_attn.errors import InputError
 from causal_attn.selection import SelectionModel
 from causal_attn.training.laws import Law, law_named
@@ -78,13 +79,14 @@ class InstanceWeighting:
     truncate: float | None = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.refresh, bool) or not isinstance(self.refresh, int) or self.refresh < 1:
-            raise InputError(f"refresh: expected a number of epochs of at least 1, got {self.refresh!r}")
-        if not 0 <= self.explore < 1:
+        if not isinstance(self.selection, SelectionModel):
+            raise InputError(f"selection: expected a SelectionModel, got {self.selection!r}")
+        whole(self.refresh, "refresh", 1)
+        if not isinstance(self.explore, (int, float)) or not 0 <= self.explore < 1:
             raise InputError(f"explore: expected a probability in [0, 1), got {self.explore!r}")
         if self.law != "swap":
             raise InputError(f"law: expected 'swap', got {self.law!r}")
-        if self.truncate is not None and not self.truncate > 1:
+        if self.truncate is not None and not (isinstance(self.truncate, (int, float)) and self.truncate > 1):
             raise InputError(f"truncate: expected a weight above 1, got {self.truncate!r}")
 
     def phases(self) -> tuple[Phase, ...]:

@@ -16,6 +16,7 @@ from causal_attn.diagnostics.leakage import (
     macro_auc,
 )
 from causal_attn.errors import InputError
+from causal_attn.masks import MaskSample
 from causal_attn.selection.crossfit import assign_folds
 from causal_attn.selection.newton import find_mode
 from causal_attn.selection.response import linear_log_prob, with_intercept
@@ -165,3 +166,12 @@ def test_a_single_class_cannot_be_tested():
     sample = Null().sample(30, 0)
     with pytest.raises(InputError, match="y: expected at least two classes"):
         leakage_test(sample.rows(sample.y == 0))
+
+
+@pytest.mark.parametrize("width", [1, 4])
+def test_masks_that_never_vary_tell_nothing(width):
+    sample = MaskSample(torch.full((50, width), 1 / width), torch.arange(50) % 2)
+    test = leakage_test(sample, 19)
+    assert abs(test.bits) < 1e-6
+    assert test.auc == pytest.approx(0.5, abs=1e-9)
+    assert test.p_value == 1

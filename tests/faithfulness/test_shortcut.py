@@ -223,8 +223,8 @@ class Noisy(Fixed):
     [
         (Fixed("mask"), {"data": None}, "data: expected the data set where a bare model is given"),
         (Fixed("mask"), {"split": "dev"}, "split: expected 'train', 'valid' or 'test', got 'dev'"),
-        (Fixed("mask"), {"k": 0}, "k: expected a number of positions from 1 to 8, got 0"),
-        (Fixed("mask"), {"k": 9}, "k: expected a number of positions from 1 to 8, got 9"),
+        (Fixed("mask"), {"k": 0}, "k: expected an integer from 1 to 8, got 0"),
+        (Fixed("mask"), {"k": 9}, "k: expected an integer from 1 to 8, got 9"),
         (Fixed("mask"), {"k": True}, "k: expected"),
         (Fixed("mask"), {"k": 2.0}, "k: expected"),
         (Fixed("mask"), {"n_permutations": -1}, "n_permutations: expected"),

@@ -23,7 +23,7 @@ def store(config: StudyConfig, reviews: Path, tmp_path: Path) -> CellStore:
 
 CELL = Cell(
     {"accuracy": 0.5, "ess": None, "verdict": "no shortcut: ½"},
-    {"history": np.array([[0.1, np.nan]])},
+    {name: np.array([[0.1, np.nan]]) for name in cells.ARRAYS},
     MaskSample([[0.5, 0.5], [1.0, 0.0]], [0, 1]),
 )
 
@@ -97,3 +97,18 @@ def test_examples_are_of_every_class_and_of_readable_length_first(reviews: Path)
         fits = int(((lengths >= 12) & (data.test.y == k)).sum())
         shown = lengths[rows][data.test.y[rows] == k]
         assert int((shown >= 12).sum()) == min(6, fits)
+
+
+@pytest.mark.parametrize("junk", ["", "{", "[]", "{}", '{"cell": ["warm", 0], "row": {}}'])
+def test_a_damaged_or_foreign_row_is_made_anew(store: CellStore, junk: str) -> None:
+    store.save(CELL, "erm", 0)
+    (store.folder / "erm-seed0.json").write_text(junk)
+    assert store.load("erm", 0) is None
+
+
+@pytest.mark.parametrize("part", [".npz", "-masks.npz"])
+def test_damaged_arrays_are_made_anew(store: CellStore, part: str) -> None:
+    store.save(CELL, "erm", 0)
+    path = store.folder / f"erm-seed0{part}"
+    path.write_bytes(path.read_bytes()[:40])
+    assert store.load("erm", 0) is None

@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from causal_attn.errors import DataError, OutputError
+from causal_attn import report
+from causal_attn.errors import DataError, InputError, OutputError
 from causal_attn.interop.arviz import arviz, load_netcdf
 from causal_attn.masks import MaskSample
 from causal_attn.study import SCHEMES, StudyConfig, run, run_study
@@ -203,7 +204,7 @@ def test_an_interrupted_run_leaves_earlier_results_as_they_were(
     assert {name: data for name, data in after.items() if not name.startswith("cells")} == earlier
     assert not [name for name in after if Path(name).name.startswith(".")]
     kept = list(twice.glob("cells/*/erm-seed0.json"))
-    assert any(json.loads(path.read_text("utf-8"))["evalx_k"] == 3 for path in kept)
+    assert any(json.loads(path.read_text("utf-8"))["row"]["evalx_k"] == 3 for path in kept)
 
 
 def test_failing_while_writing_leaves_earlier_results_as_they_were(
@@ -295,3 +296,20 @@ def test_more_seeds_more_runs(reviews: Path, tmp_path: Path) -> None:
     assert [row["seed"] for row in runs] == [0, 1]
     assert runs[0]["accuracy"] != runs[1]["accuracy"] or runs[0]["reliance"] != runs[1]["reliance"]
     assert read(tmp_path) == results
+
+
+def test_a_directory_in_the_way_is_refused_with_nothing_moved(config: StudyConfig, twice: Path) -> None:
+    (twice / "examples.json").unlink()
+    (twice / "examples.json").mkdir()
+    before = (twice / "results.json").read_bytes()
+    with pytest.raises(OutputError, match=r"'examples.json' in .* is a directory"):
+        run_study(config, twice, **QUIET)
+    assert (twice / "results.json").read_bytes() == before
+    (twice / "examples.json").rmdir()
+
+
+def test_files_of_two_runs_are_told_apart(config: StudyConfig, tmp_path: Path, reviews: Path) -> None:
+    run_study(replace(config, schemes=("erm",)), tmp_path, **QUIET)
+    (tmp_path / "examples.json").write_text("[]")
+    with pytest.raises(InputError, match=r"examples\.json: expected the file that results.json was written with"):
+        report.read_results(tmp_path)
