@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
+import causal_attn
 from causal_attn.errors import CausalAttnError, DataError, InputError, MissingExtraError, OutputError
 
 WRONG_REQUEST = (InputError, DataError, MissingExtraError, OutputError)
@@ -31,6 +32,7 @@ def _parser() -> Parser:
         prog="causal-attn",
         description="Does your attention leak the answer through the mask, and can weighting or retraining repair it?",
     )
+    parser.add_argument("--version", action="version", version=f"causal-attn {causal_attn.__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     _add_study(commands.add_parser("study", help="train, test for the shortcut, retrain under Q, compare, report"))
     commands.add_parser("data", help="the data sets that can be loaded, and whether each is installed")
@@ -51,7 +53,7 @@ def _add_study(study: argparse.ArgumentParser) -> None:
     add("--word-dropout", type=float, metavar="P", help="share of words hidden from the downstream part only, in "
         "training (0.5)")  # fmt: skip
     add("--seeds", type=int, metavar="N", help="number of seeds (1)")
-    add("--epochs", type=int, metavar="N", help="most epochs of a training phase")
+    add("--epochs", type=int, metavar="N", help="epochs of joint training (5); other phases take their share of it")
     add("--limit", type=int, metavar="ROWS", help="use only this many rows")
     add("--max-tokens", type=int, metavar="N", help="use only the first N tokens of a text")
     add("--k", type=int, metavar="K", help="positions kept for the accuracies at k (5)")
@@ -98,6 +100,19 @@ def _data(args: argparse.Namespace) -> int:
     return 0
 
 
+OPTIONS = ("data", "downstream", "schemes", "default_tokens", "word_dropout", "seeds", "epochs", "limit", "max_tokens",
+           "k", "n_permutations", "device", "out")  # fmt: skip
+
+
+def _as_option(message: str) -> str:
+    """An argument's name at the head of a message, as the option a person typed."""
+    head, colon, rest = message.partition(":")
+    known = {"name": "data", "n_permutations": "permutations"}
+    if colon and (head in OPTIONS or head == "name"):
+        return f"--{known.get(head, head).replace('_', '-')}:{rest}"
+    return message
+
+
 COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {"study": _study, "report": _report, "data": _data}
 
 
@@ -109,7 +124,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return COMMANDS[args.command](args)
     except WRONG_REQUEST as error:
-        print(f"causal-attn: {' '.join(str(error).split())}", file=sys.stderr)
+        print(f"causal-attn: {_as_option(' '.join(str(error).split()))}", file=sys.stderr)
         return 2
     except CausalAttnError as error:
         print(f"causal-attn: {' '.join(str(error).split())}", file=sys.stderr)

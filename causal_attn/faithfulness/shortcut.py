@@ -140,7 +140,8 @@ def verdict(leak: LeakageTest, swapped: Reliance, accuracy: tuple[float, float],
             f"undecided: the model does no better than guessing (accuracy [{accuracy[0]:.2f}, {accuracy[1]:.2f}], "
             f"largest class {majority:.2f}); train it longer or on more rows"
         )
-    excess = f"excess reliance {swapped.excess:.2f} [{low:.2f}, {high:.2f}]"
+    figures = [round(v, 2) + 0.0 for v in (swapped.excess, low, high)]  # + 0.0: no minus before a zero
+    excess = "excess reliance {:.2f} [{:.2f}, {:.2f}]".format(*figures)
     leaks = leak.p_value <= LEAKAGE_LEVEL
     tells = f"the mask {'tells' if leaks else 'does not tell'} the class (AUC {leak.auc:.2f}, p = {leak.p_value:.2g})"
     if np.isnan(leak.p_value):

@@ -48,9 +48,19 @@ SELECTION_ROWS = (
     ("calibration_residual", "Calibration residual", 3, "1 − mean weight; no estimate of the support deficit"),
     ("largest_share", "Largest share", 4, "share of all weight that the heaviest single row carries"),
     ("khat", "k̂ of the weights", 2, "tail of the weights (PSIS); reliable below min(1 − 1/log₁₀ n, 0.7)"),
-    ("vi_khat", "k̂ of the posterior", 2, "how well the approximate posterior fits; good below 0.7"),
+    (
+        "vi_khat",
+        "k̂ of the posterior",
+        2,
+        "below 0.7 the draws’ intervals can be trusted, above not",
+    ),
     ("held_out_log_loss", "Held-out log-loss (nats)", 3, "of the class given the mask, on rows the model did not see"),
-    ("prior_log_loss", "The prior’s log-loss (nats)", 3, "the same without the mask; the difference is leakage"),
+    (
+        "prior_log_loss",
+        "The prior’s log-loss (nats)",
+        3,
+        "the same without the mask; the difference is leakage",
+    ),
 )
 
 

@@ -21,7 +21,7 @@ import torch
 
 from causal_attn.data import load
 from causal_attn.data.splits import Data
-from causal_attn.errors import DataError, FitWarning, OutputError, SupportWarning
+from causal_attn.errors import DataError, FitWarning, InputError, OutputError, SupportWarning
 from causal_attn.interop.arviz import save_netcdf
 from causal_attn.selection import SelectionFit, SelectionModel
 from causal_attn.storage import save_arrays, save_json
@@ -60,6 +60,7 @@ def run_study(config: StudyConfig, out: str | Path, resume: bool = True, progres
         OutputError: `out` cannot be written.
     """
     first = _load(config, 0)
+    _check_k(config.k, first)
     where = _writable(Path(out))
     with one_thread():
         return _run(config, first, where, resume, progress)
@@ -118,6 +119,12 @@ def _load(config: StudyConfig, seed: int) -> Data:
             f"data: expected at least 2 test rows of every class, label {rarest!r} has {counts.min()}; use more rows"
         )
     return data
+
+
+def _check_k(k: int, data: Data) -> None:
+    longest = int(data.test.lengths.max()) if data.test.lengths is not None else k
+    if k > longest:
+        raise InputError(f"k: expected at most the {longest} positions of the longest test text, got {k}")
 
 
 def _writable(out: Path) -> Path:

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from causal_attn.faithfulness.shortcut import LEAKAGE_LEVEL
+
 Schemes = Mapping[str, Mapping[str, Any]]
 
 
@@ -24,6 +26,19 @@ def _mean(runs: list[dict[str, Any]], figure: str) -> float:
     return float(np.mean(values)) if values else float("nan")
 
 
+def _number(runs: list[dict[str, Any]], figure: str) -> str:
+    """The mean with two decimals, and no minus before a zero."""
+    return f"{round(_mean(runs, figure), 2) + 0.0:.2f}"
+
+
+def _leakage(runs: list[dict[str, Any]]) -> str:
+    """What the leakage test found, as its p-value has it on most seeds."""
+    known = [run["p_value"] for run in runs if run.get("p_value") is not None]
+    tells = sum(p <= LEAKAGE_LEVEL for p in known) > len(known) / 2
+    verb = "tells" if tells else "does not tell" if known else "may tell"
+    return f"the mask {verb} the class (AUC {_number(runs, 'leakage_auc')})"
+
+
 def _heads(runs: list[dict[str, Any]]) -> list[str]:
     return [run["verdict"].split(":")[0] for run in runs]
 
@@ -32,8 +47,8 @@ def _first(name: str, runs: list[dict[str, Any]]) -> str:
     heads = _heads(runs)
     hits = heads.count("shortcut")
     facts = (
-        f"the mask tells the class with AUC {_mean(runs, 'leakage_auc'):.2f}, and another class's mask moves the "
-        f"prediction by {_mean(runs, 'reliance'):.2f} (excess {_mean(runs, 'excess_reliance'):.2f})"
+        f"{_leakage(runs)}, and another class's mask moves the prediction by {_number(runs, 'reliance')} "
+        f"(excess {_number(runs, 'excess_reliance')})"
     )
     if hits == len(heads):
         return f"Under {name} the attention carries a combinatorial shortcut: {facts}."
@@ -54,6 +69,6 @@ def _other(name: str, runs: list[dict[str, Any]], base: list[dict[str, Any]]) ->
         what = "is undecided"
     change = 100 * (_mean(runs, "accuracy") - _mean(base, "accuracy"))
     return (
-        f"{name} {what} (AUC {_mean(runs, 'leakage_auc'):.2f}, excess reliance {_mean(runs, 'excess_reliance'):.2f}) "
+        f"{name} {what} (AUC {_number(runs, 'leakage_auc')}, excess reliance {_number(runs, 'excess_reliance')}) "
         f"at {change:+.1f} points of accuracy."
     )
