@@ -25,6 +25,7 @@ CLR_FLOOR = 1e-6
 """δ of log(m + δ): keeps the log-ratio of an exact zero finite."""
 MAX_CLASSES = 100_000
 """A label beyond it is an id, not a class; a table of so many classes would not fit in memory."""
+ROW_CHUNK = 50_000
 N_FROM_END = 8
 """How many last positions are indexed a second time from the end, where lengths differ."""
 
@@ -395,7 +396,7 @@ class FeatureMap:
         if not torch.isfinite(scale).all():
             column = int((~torch.isfinite(scale)).nonzero()[0])
             raise InputError(f"features: expected numbers of a size that can be squared, column {column} is too large")
-        scale = torch.where(scale > 1e-9 * raw.abs().amax(0), scale, torch.inf)
+        scale = torch.where(scale > 1e-9 * torch.maximum(raw.amax(0), -raw.amin(0)), scale, torch.inf)
         return FeatureMap(sample.T, sample.kind, ragged, raw.mean(0), scale, function)
 
     def __call__(self, masks: Tensor, valid: Tensor) -> Tensor:
@@ -404,10 +405,21 @@ class FeatureMap:
         pad = (0, self.T - masks.shape[1])
         masks, valid = torch.nn.functional.pad(masks, pad), torch.nn.functional.pad(valid, pad)
         if self.function is None:
-            raw = auto_features(masks, valid, self.kind, self.ragged)
+            raw = self._by_blocks(masks, valid)
         else:
             raw = self._checked(self.function(masks, valid), len(masks))
-        return (raw - self.centre) / self.scale
+        return raw.sub_(self.centre).div_(self.scale)  # raw is ours alone: no copy of what may be a gigabyte
+
+    def _by_blocks(self, masks: Tensor, valid: Tensor) -> Tensor:
+        """`auto_features` of all rows, its temporaries held for a block of rows at a time."""
+        parts = list(zip(masks.split(ROW_CHUNK), valid.split(ROW_CHUNK)))
+        first = auto_features(*parts[0], self.kind, self.ragged)
+        if len(parts) == 1:
+            return first
+        out = first.new_empty(len(masks), first.shape[1])
+        for i, (m, v) in enumerate(parts):
+            out[i * ROW_CHUNK : i * ROW_CHUNK + len(m)] = auto_features(m, v, self.kind, self.ragged)
+        return out
 
     @cached_property
     def names(self) -> tuple[str, ...]:

@@ -179,7 +179,7 @@ class SelectionModel:
         """How one set of rows is fitted under this configuration."""
         y, k = sample.y, sample.n_classes
         if self._plugin:
-            return lambda rows, *_: PluginFit.on(self.estimator, phi[rows], y[rows], k, self.probability_floor)
+            return lambda rows, *_: PluginFit.on(self.estimator, _taken(phi, rows), y[rows], k, self.probability_floor)
         if self.estimator == "permutation":
             pairs = Pairs.of(y, k, sample.x_features)
             n_products = phi.shape[1] * pairs.codes.shape[1]
@@ -189,7 +189,7 @@ class SelectionModel:
                     f"{n_products}; use fewer x-features, or features=... of fewer columns"
                 )
             return lambda rows, seed, start, refine: RatioFit.on(
-                phi[rows], y[rows], pairs.rows(rows), self.copies, self.prior_precision, n_draws, seed,
+                _taken(phi, rows), y[rows], pairs.rows(rows), self.copies, self.prior_precision, n_draws, seed,
                 start if isinstance(start, RatioFit) else None, refine,
             )  # fmt: skip
         method = "laplace" if self.inference == "auto" else self.inference
@@ -197,7 +197,14 @@ class SelectionModel:
         how = Inference(method, self.guide, self.prior_precision, groups)
         kind: Any = OutcomeFit if self.response == "linear" else NetworkFit
         return lambda rows, seed, start, refine: kind.on(
-            phi[rows], y[rows], log_prior, how, n_draws, seed, start if isinstance(start, kind) else None, refine
+            _taken(phi, rows),
+            y[rows],
+            log_prior,
+            how,
+            n_draws,
+            seed,
+            start if isinstance(start, kind) else None,
+            refine,
         )
 
     def _refuse(self, fit: SelectionFit) -> None:
@@ -211,6 +218,11 @@ class SelectionModel:
                     f"sample: {low:.0%} to {high:.0%} of Q would need weights above {self.tau:g}; these {what} leave "
                     "no overlap, and no density ratio can stand for Q"
                 )
+
+
+def _taken(phi: Tensor, rows: Tensor) -> Tensor:
+    """The picked rows; all of them without a copy, which for a million rows would be a gigabyte."""
+    return phi if bool(rows.all()) else phi[rows]
 
 
 def _all_fits(
