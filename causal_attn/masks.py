@@ -32,9 +32,9 @@ N_FROM_END = 8
 
 def as_tensor(values: Any, name: str) -> Tensor:
     """A new tensor of `values` (NumPy, PyTorch or nested lists); the input is never written to or shared."""
+    if np.ma.isMaskedArray(values) and np.ma.getmaskarray(values).any():
+        raise InputError(f"{name}: expected an array without masked entries")
     try:
-        if np.ma.isMaskedArray(values) and np.ma.getmaskarray(values).any():
-            raise InputError(f"{name}: expected an array without masked entries")
         if isinstance(values, Tensor):
             return values.detach().cpu().clone().contiguous()
         return torch.tensor(np.array(values))
