@@ -21,6 +21,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from causal_attn.data.checks import seed_of, whole
+from causal_attn.diagnostics.intervals import percentile_interval
 from causal_attn.errors import InputError
 from causal_attn.masks import FeatureMap, MaskSample
 from causal_attn.selection.crossfit import assign_folds
@@ -124,7 +125,7 @@ def _bootstrap(
         rows = torch.from_numpy(picks)
         bits.append(_bits(log_prob[rows], y[rows], prior))
         aucs.append(_fast_auc(log_prob[rows], y[rows]))
-    return _interval(bits), _interval(aucs)
+    return percentile_interval(bits), percentile_interval(aucs)
 
 
 def _fast_auc(log_prob: Tensor, y: Tensor) -> float:
@@ -140,11 +141,6 @@ def _fast_auc(log_prob: Tensor, y: Tensor) -> float:
             ranks = rankdata(log_prob[:, k].numpy())
             aucs.append((ranks[hit].sum() - n_hit * (n_hit + 1) / 2) / (n_hit * (len(hit) - n_hit)))
     return float(np.mean(aucs))
-
-
-def _interval(values: list[float]) -> tuple[float, float]:
-    low, high = np.quantile(values, [0.025, 0.975])
-    return float(low), float(high)
 
 
 # -------------------------------------------------------------------------------------- all label vectors at once

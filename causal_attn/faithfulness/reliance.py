@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from causal_attn.data.splits import Split
+from causal_attn.diagnostics.intervals import percentile_interval
 from causal_attn.errors import InputError
 from causal_attn.masks import MaskSample, moved
 from causal_attn.training.collect import collect_logits
@@ -131,9 +132,8 @@ def reliance(model: Any, evaluator: Any, split: Split, sample: MaskSample, seed:
     draws = np.array([_resampled(own, base, swaps, sample.n, rng) for _ in range(N_BOOTSTRAP)])
     excess = draws[:, 0] - np.maximum(0, draws[:, 1])
     point = float(own.mean()), float(base.mean())
-    return Reliance(
-        point[0], point[0] - max(0.0, point[1]), point[1], _interval(draws[:, 0]), _interval(excess), n_pairs
-    )  # fmt: skip
+    intervals = percentile_interval(draws[:, 0]), percentile_interval(excess)
+    return Reliance(point[0], point[0] - max(0.0, point[1]), point[1], *intervals, n_pairs)
 
 
 def _resampled(
@@ -142,8 +142,3 @@ def _resampled(
     weight = rng.standard_exponential(n)
     pair = weight[swaps.i.numpy()] * weight[swaps.j.numpy()] * weight[swaps.own.numpy()]
     return float(pair @ own / pair.sum()), float(pair @ base / pair.sum())
-
-
-def _interval(values: np.ndarray) -> tuple[float, float]:
-    low, high = np.quantile(values, [0.025, 0.975])
-    return float(low), float(high)

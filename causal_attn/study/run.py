@@ -214,9 +214,7 @@ def _write(
         save_json(new / "examples.json", _examples(data, cells))
         for scheme, runs in cells.items():
             runs[0].masks.save(new / f"masks-{scheme}.npz")
-        digests = {
-            name: hashlib.sha256((new / name).read_bytes()).hexdigest() for name in ("details.npz", "examples.json")
-        }
+        digests = {name: hashlib.sha256((new / name).read_bytes()).hexdigest() for name in DIGESTED}
         written = results | {"digests": digests}
         save_json(new / "results.json", written)
         blocked = [path.name for path in new.iterdir() if (out / path.name).is_dir()]

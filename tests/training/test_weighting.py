@@ -211,3 +211,16 @@ def test_constant_weights_are_no_weights(tokens: Data, monkeypatch: pytest.Monke
     few: dict[str, Any] = {"epochs": 2, "batch_size": 16, "learning_rate": 0.02, "progress": False}
     weighted, plain = train(small_text(), tokens, InstanceWeighting(), **few), train(small_text(), tokens, **few)
     assert not moved_names(weighted.model, plain.model)
+
+
+@pytest.mark.parametrize("n", [10, 97, 400])
+def test_an_explored_row_is_shown_another_rows_mask_and_every_mask_is_used_once(n: int) -> None:
+    sample = worlds.Gaussian(n_positions=6).sample(n, seed=2)
+    _, shown = _explore(sample, torch.arange(n) % 5, 0.999999, np.random.default_rng(0))
+    assert shown is not None
+    gap = torch.cdist(shown, sample.masks)  # moved masks are normalised again, so equal up to rounding
+    source = gap.argmin(1)
+    assert gap.amin(1).max() < 1e-7
+    assert (source != torch.arange(n)).all()
+    assert len(source.unique()) == n
+    assert (source % 5 == torch.arange(n) % 5).all()  # and of the same fold
