@@ -386,6 +386,11 @@ class FeatureMap:
     @staticmethod
     def fit(sample: MaskSample, features: str | FeatureFunction = "auto") -> FeatureMap:
         """Fix φ on `sample`; `features` is "auto" or a callable (masks, valid) -> (n, d)."""
+        return FeatureMap.fit_transform(sample, features)[0]
+
+    @staticmethod
+    def fit_transform(sample: MaskSample, features: str | FeatureFunction = "auto") -> tuple[FeatureMap, Tensor]:
+        """`fit`, and φ of the sample itself, computed once."""
         if features != "auto" and not callable(features):
             raise InputError(f"features: expected 'auto' or a callable (masks, valid) -> (n, d), got {features!r}")
         function = features if callable(features) else None
@@ -397,7 +402,8 @@ class FeatureMap:
             column = int((~torch.isfinite(scale)).nonzero()[0])
             raise InputError(f"features: expected numbers of a size that can be squared, column {column} is too large")
         scale = torch.where(scale > 1e-9 * torch.maximum(raw.amax(0), -raw.amin(0)), scale, torch.inf)
-        return FeatureMap(sample.T, sample.kind, ragged, raw.mean(0), scale, function)
+        fitted = FeatureMap(sample.T, sample.kind, ragged, raw.mean(0), scale, function)
+        return fitted, raw.sub_(fitted.centre).div_(fitted.scale)
 
     def __call__(self, masks: Tensor, valid: Tensor) -> Tensor:
         if masks.shape[1] > self.T:
@@ -444,7 +450,7 @@ class FeatureMap:
 
     @staticmethod
     def _checked(raw: Any, n: int) -> Tensor:
-        features = as_tensor(raw, "features").double()
+        features = as_tensor(raw, "features").to(torch.float64, copy=True)  # standardised in place: not the user's own
         if features.ndim != 2 or len(features) != n:
             raise InputError(f"features: expected the callable to return ({n}, d), got {tuple(features.shape)}")
         if not torch.isfinite(features).all():

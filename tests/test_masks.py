@@ -374,3 +374,12 @@ def test_own_features_are_checked():
     ]:
         with pytest.raises(InputError, match=message):
             FeatureMap.fit(sample, bad)
+
+
+def test_features_that_a_callable_hands_out_twice_are_not_written_to():
+    sample = MaskSample(torch.rand(30, 4, dtype=torch.float64).softmax(-1), torch.arange(30) % 2)
+    own = torch.randn(30, 3, dtype=torch.float64)
+    before = own.clone()
+    features, phi = FeatureMap.fit_transform(sample, lambda m, v: own)
+    torch.testing.assert_close(phi, features(sample.masks, sample.valid))
+    assert torch.equal(own, before)

@@ -78,7 +78,7 @@ def leakage_test(sample: MaskSample, n_permutations: int = 200, seed: int = 0, p
         raise InputError(f"sample: expected a MaskSample, got {type(sample).__name__}")
     n_permutations, seed = whole(n_permutations, "n_permutations", 0), seed_of(seed)
     fold = assign_folds(sample, min(5, sample.n), seed)
-    phi = FeatureMap.fit(sample)(sample.masks, sample.valid)
+    phi = FeatureMap.fit_transform(sample)[1]
     rng = np.random.default_rng(seed)
     labels = torch.from_numpy(_permutations(sample.y.numpy(), fold.numpy(), n_permutations, rng))
     loss, log_prob = _held_out_losses(phi, labels, fold, sample.n_classes, progress)

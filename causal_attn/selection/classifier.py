@@ -16,6 +16,7 @@ from causal_attn.data.checks import whole
 from causal_attn.errors import InputError
 from causal_attn.selection.fit import N_DRAWS
 from causal_attn.selection.fits import Inference, OutcomeFit
+from causal_attn.selection.response import with_intercept
 
 
 class SelectionClassifier(ClassifierMixin, BaseEstimator):
@@ -64,7 +65,9 @@ class SelectionClassifier(ClassifierMixin, BaseEstimator):
         seed = int(given) if isinstance(given, (int, np.integer)) else check_random_state(given).randint(2**31 - 1)
         shares = torch.bincount(torch.from_numpy(labels), minlength=len(self.classes_)).double() / len(labels)
         how = Inference("laplace", "auto", None if isinstance(scale, str) else float(scale) ** -2)
-        self.fit_ = OutcomeFit.on(self._phi(X), torch.from_numpy(labels).long(), shares.log(), how, n_draws, seed)
+        self.fit_ = OutcomeFit.on(
+            with_intercept(self._phi(X)), torch.from_numpy(labels).long(), shares.log(), how, n_draws, seed
+        )
         return self
 
     def _phi(self, X: np.ndarray) -> Tensor:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ from causal_attn.selection.crossfit import assign_folds
 from causal_attn.selection.fit import N_DRAWS, SelectionFit
 from causal_attn.selection.fits import Inference, NetworkFit, OutcomeFit, PluginFit, RowFit, refuse_zero
 from causal_attn.selection.model import SelectionStory
+from causal_attn.selection.newton import CHORD_ROWS, Curvature, curvature
 from causal_attn.selection.permutation import Pairs, RatioFit
 from causal_attn.selection.sampling import guide_class
 
@@ -29,8 +31,14 @@ REFUSE_DEFICIT = 0.5
 """The permutation estimator refuses where the support deficit's interval lies above this."""
 MAX_PRODUCTS = 3000
 
-FitRows = Callable[[Tensor, int, "RowFit | None", bool], RowFit]
-"""(picked rows, seed, start, refine) -> fit."""
+FOLD_GAIN = 0.5
+"""Nats of ELBO that variational steps must gain on all rows for the folds to take them too."""
+COPY_ROWS = 50_000
+MAX_SHARED = 10_000_000
+"""Entries of all folds' curvatures up to which they are kept at once."""
+
+FitRows = Callable[[Tensor, int, "RowFit | None", bool, "Curvature | None"], RowFit]
+"""(picked rows, seed, start, refine, curvature at the start) -> fit."""
 
 
 @dataclass(frozen=True)
@@ -46,8 +54,8 @@ class SelectionModel:
         inference: "auto" or "laplace": Newton to the mode, a full-rank Gaussian there, then variational steps while
             the ELBO still gains. "svi": stochastic variational inference with `guide`. "nuts": the reference, slow.
         guide: for "svi": "auto" (full-rank Gaussian), the name of a Pyro AutoGuide, or such a class.
-        prior_scale: standard deviation of each standardised feature's weight; "auto" maximises the evidence, for
-            log-ratios and for the masses themselves apart.
+        prior_scale: standard deviation of each standardised feature's weight; "auto" maximises the evidence
+            (times p(scale) ∝ scale, which keeps it from 0), for log-ratios and for the masses themselves apart.
         prior: Q(y), shape (K,); None: the sample's shares.
         tau: weights above this count towards the support deficit.
         copies: permuted copies of each row, for "permutation".
@@ -151,7 +159,7 @@ class SelectionModel:
             folds: number of folds, stratified by class, whole groups together.
             seed: of the folds and the draws.
             progress: show a bar.
-            warm_start: an earlier fit of the same kind and shape; its modes are the starting points.
+            warm_start: an earlier fit of the same kind and shape; its mode is the starting point.
             n_draws: posterior draws kept of each fit.
 
         Raises:
@@ -165,10 +173,11 @@ class SelectionModel:
         if warm_start is not None and not isinstance(warm_start, SelectionFit):
             raise InputError(f"warm_start: expected a SelectionFit, got {type(warm_start).__name__}")
         fold = assign_folds(sample, folds, seed)
-        features = FeatureMap.fit(sample, self.features)
-        phi, log_prior = features(sample.masks, sample.valid), self.log_prior_of(sample)
+        features, phi = FeatureMap.fit_transform(sample, self.features)
+        log_prior = self.log_prior_of(sample)
         fit_rows = self._fit_rows(sample, features, phi, log_prior, n_draws)
-        final, fits = _all_fits(fit_rows, fold, folds, seed, _starts(warm_start, folds, phi, log_prior), progress)
+        curvatures = partial(_fold_curvatures, phi=phi, y=sample.y, log_prior=log_prior, fold=fold, folds=folds)
+        final, fits = _all_fits(fit_rows, curvatures, fold, folds, seed, _start(warm_start, phi, log_prior), progress)
         fit = SelectionFit(self, sample, features, phi, fold, final, tuple(fits), log_prior)
         self._refuse(fit)
         return fit
@@ -188,24 +197,21 @@ class SelectionModel:
                     f"x_features: expected at most {MAX_PRODUCTS} products with the {phi.shape[1]} mask features, got "
                     f"{n_products}; use fewer x-features, or features=... of fewer columns"
                 )
-            return lambda rows, seed, start, refine: RatioFit.on(
+            return lambda rows, seed, start, refine, _: RatioFit.on(
                 _taken(phi, rows), y[rows], pairs.rows(rows), self.copies, self.prior_precision, n_draws, seed,
                 start if isinstance(start, RatioFit) else None, refine,
             )  # fmt: skip
         method = "laplace" if self.inference == "auto" else self.inference
         groups = None if self.prior_precision is not None else features.groups
         how = Inference(method, self.guide, self.prior_precision, groups)
-        kind: Any = OutcomeFit if self.response == "linear" else NetworkFit
-        return lambda rows, seed, start, refine: kind.on(
-            _taken(phi, rows),
-            y[rows],
-            log_prior,
-            how,
-            n_draws,
-            seed,
-            start if isinstance(start, kind) else None,
-            refine,
-        )
+        if self.response == "mlp":
+            return lambda rows, seed, start, refine, _: NetworkFit.on(
+                _taken(phi, rows), y[rows], log_prior, how, n_draws, seed, None, refine
+            )
+        return lambda rows, seed, start, refine, known: OutcomeFit.on(
+            _with_intercept(phi, rows), y[rows], log_prior, how, n_draws, seed,
+            start if isinstance(start, OutcomeFit) else None, refine, known,
+        )  # fmt: skip
 
     def _refuse(self, fit: SelectionFit) -> None:
         if self._plugin:
@@ -225,35 +231,61 @@ def _taken(phi: Tensor, rows: Tensor) -> Tensor:
     return phi if bool(rows.all()) else phi[rows]
 
 
+def _with_intercept(phi: Tensor, rows: Tensor) -> Tensor:
+    """The picked rows with a column of ones behind them, never held a second time."""
+    index = rows.nonzero()[:, 0]
+    out = phi.new_ones(len(index), phi.shape[1] + 1)
+    for start in range(0, len(index), COPY_ROWS):
+        block = index[start : start + COPY_ROWS]
+        out[start : start + len(block), :-1] = phi[block]
+    return out
+
+
 def _all_fits(
-    fit_rows: FitRows, fold: Tensor, folds: int, seed: int, starts: list[RowFit | None], progress: bool
-) -> tuple[RowFit, list[RowFit]]:
+    fit_rows: FitRows, curvatures: Callable[[RowFit], list[Curvature | None]], fold: Tensor, folds: int, seed: int,
+    start: RowFit | None, progress: bool,
+) -> tuple[RowFit, list[RowFit]]:  # fmt: skip
     """The fit on all rows, and without each fold.
 
     For a given prior scale the mode is unique, so starting a fold from the final fit's decides the time alone (on a
     hundred rows or so the evidence can have two maxima, and the start then also chooses between them). Where all rows
-    gain nothing from variational steps, four fifths of them do not either.
+    gain next to nothing from variational steps, four fifths of them do not either.
     """
     bar = tqdm(total=folds + 1, desc="selection model", disable=not progress, leave=False)
-    final = fit_rows(torch.ones_like(fold, dtype=torch.bool), seed, starts[0], True)
+    final = fit_rows(torch.ones_like(fold, dtype=torch.bool), seed, start, True, None)
     bar.update()
-    refine = len(getattr(final, "elbo", ())) > 2
+    refine = _gain(final) > FOLD_GAIN
+    known = curvatures(final)
     fits = []
     for number in range(folds):
-        start = starts[number + 1]
-        start = start if type(start) is type(final) else final  # an earlier fit of another kind is of no use
-        fits.append(fit_rows(fold != number, seed + number + 1, start, refine))
+        fits.append(fit_rows(fold != number, seed + number + 1, final, refine, known[number]))
         bar.update()
     bar.close()
     return final, fits
 
 
-def _starts(earlier: SelectionFit | None, folds: int, phi: Tensor, log_prior: Tensor) -> list[RowFit | None]:
-    """The earlier fit's parts, where it has the same folds, features and classes."""
-    fits: bool = (
-        earlier is not None
-        and len(earlier.fold_fits) == folds
-        and earlier.phi.shape[1] == phi.shape[1]
-        and len(earlier.log_prior) == len(log_prior)
-    )
-    return [earlier.final, *earlier.fold_fits] if fits and earlier is not None else [None] * (folds + 1)
+def _gain(fit: RowFit) -> float:
+    """Nats that variational steps gained; with SVI, which refines by itself, its whole way."""
+    elbo: Any = getattr(fit, "elbo", ())
+    return float(elbo[-1] - elbo[0]) if len(elbo) else 0.0
+
+
+def _fold_curvatures(
+    final: RowFit, phi: Tensor, y: Tensor, log_prior: Tensor, fold: Tensor, folds: int
+) -> list[Curvature | None]:
+    """Of the rows outside each fold, at the final fit's mode, where one pass over all rows can give them."""
+    if not isinstance(final, OutcomeFit) or len(y) < CHORD_ROWS:
+        return [None] * folds
+    theta = final.posterior.mode.theta
+    if folds * theta.numel() ** 2 > MAX_SHARED:
+        return [None] * folds
+    parts = [
+        curvature(theta, _with_intercept(phi, rows), y[rows], log_prior) for rows in (fold == f for f in range(folds))
+    ]
+    return [Curvature.total([part for g, part in enumerate(parts) if g != f]) for f in range(folds)]
+
+
+def _start(earlier: SelectionFit | None, phi: Tensor, log_prior: Tensor) -> RowFit | None:
+    """The earlier fit's final one, where it has the same features and classes."""
+    same = earlier is not None and earlier.phi.shape[1] == phi.shape[1] and len(earlier.log_prior) == len(log_prior)
+    return earlier.final if same and earlier is not None else None

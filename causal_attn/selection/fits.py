@@ -18,6 +18,7 @@ from causal_attn.interop.arviz import psis
 from causal_attn.selection.gaussian import Posterior, fit_posterior, log_joint, margin_offsets
 from causal_attn.selection.model import SelectionStory
 from causal_attn.selection.network import HIDDEN, N_MEMBERS, Hidden, fit_hidden
+from causal_attn.selection.newton import Curvature
 from causal_attn.selection.response import fast_draws, linear_log_prob, mean_log_prob, with_intercept
 from causal_attn.selection.sampling import nuts_draws, svi_draws
 
@@ -78,20 +79,22 @@ class OutcomeFit:
 
     @staticmethod
     def on(
-        phi: Tensor, y: Tensor, log_prior: Tensor, how: Inference, n_draws: int, seed: int,
-        start: OutcomeFit | None = None, refine: bool = True,
+        x: Tensor, y: Tensor, log_prior: Tensor, how: Inference, n_draws: int, seed: int,
+        start: OutcomeFit | None = None, refine: bool = True, known: Curvature | None = None,
     ) -> OutcomeFit:  # fmt: skip
-        """Fit on rows φ (n, d) with classes y (n,); `refine`: see `fit_posterior`."""
+        """Fit on rows x (n, d+1), a ones column last, with classes y (n,); `refine`, `known`: see `fit_posterior`."""
         earlier = None if start is None else start.posterior
         laplace = how.method == "laplace"
-        posterior = fit_posterior(phi, y, log_prior, how.prior_precision, earlier, seed, refine and laplace, how.groups)
+        posterior = fit_posterior(
+            x, y, log_prior, how.prior_precision, earlier, seed, refine and laplace, how.groups, known
+        )
         theta, elbo, ratio = posterior.draws(n_draws, seed), posterior.elbo, None
         story = SelectionStory(log_prior, posterior.mode.prior_precision**-0.5, lambda m, v: m)
         if how.method == "svi":
-            theta, elbo, ratio = svi_draws(story, phi, y, posterior.mode.theta, how.guide, n_draws, seed)
+            theta, elbo, ratio = svi_draws(story, x[:, :-1], y, posterior.mode.theta, how.guide, n_draws, seed)
         elif how.method == "nuts":
-            theta = nuts_draws(story, phi, y, posterior.mode.theta, n_draws, seed)
-        offset = margin_offsets(theta, phi, log_prior)
+            theta = nuts_draws(story, x[:, :-1], y, posterior.mode.theta, n_draws, seed)
+        offset = margin_offsets(theta, x, log_prior)
         moved = torch.cat([theta[:, :-1], theta[:, -1:] + offset[:, None]], 1)
         return OutcomeFit(posterior, moved, log_prior, elbo, ratio, how.method == "nuts")
 
@@ -147,7 +150,7 @@ class NetworkFit:
         how = how if how.groups is None else replace(how, groups=_with_units(how.groups))
         hidden = [fit_hidden(phi, y, log_prior, seed * N_MEMBERS + i) for i in range(len(share))]
         members = [
-            OutcomeFit.on(h(phi), y, log_prior, how, s, seed * N_MEMBERS + i, None, refine)
+            OutcomeFit.on(with_intercept(h(phi)), y, log_prior, how, s, seed * N_MEMBERS + i, None, refine)
             for i, (h, s) in enumerate(zip(hidden, share))
         ]
         return NetworkFit(tuple(hidden), tuple(members))

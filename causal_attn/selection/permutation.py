@@ -87,14 +87,14 @@ class RatioFit:
         rng, codes = np.random.default_rng([seed, 5]), pairs.codes
         (n, d), q = phi.shape, codes.shape[1]
         shuffled = [codes[torch.from_numpy(rng.permutation(n))] for _ in range(copies)]
-        u = torch.cat([pair_features(phi, c) for c in [codes, *shuffled]])
+        u = with_intercept(torch.cat([pair_features(phi, c) for c in [codes, *shuffled]]))
         c = torch.cat([torch.ones(n, dtype=torch.long), torch.zeros(n * copies, dtype=torch.long)])
         log_share = torch.tensor([copies / (copies + 1), 1 / (copies + 1)], dtype=torch.float64).log()
-        same = start is not None and len(start.posterior.mode.theta) == u.shape[1] + 1  # as many x-features, too
+        same = start is not None and len(start.posterior.mode.theta) == u.shape[1]  # as many x-features, too
         earlier = start.posterior if same and start is not None else None
         posterior = fit_posterior(u, c, log_share, precision, earlier, seed, refine)
         theta = posterior.draws(n_draws, seed)
-        ratio = log_joint(theta, with_intercept(u), c, log_share, posterior.mode.prior_precision)
+        ratio = log_joint(theta, u, c, log_share, posterior.mode.prior_precision)
         khat = psis((ratio - posterior.log_density(theta)).numpy())[1] if refine else float("nan")
         slopes = theta[..., 0] * (contrasts(2)[0, 1] - contrasts(2)[0, 0])
         reference, log_mass = _reference(pairs, y, rng)

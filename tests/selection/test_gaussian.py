@@ -16,8 +16,12 @@ def data(k=3, n=120, d=2, seed=0, strength=1.0):
     return phi, y, (torch.bincount(y, minlength=k).double() / n).log()
 
 
+def fit_on(phi, *rest, **options):
+    return fit_posterior(with_intercept(phi), *rest, **options)
+
+
 def test_draws_have_the_inverse_precision_for_covariance():
-    posterior = fit_posterior(*data())
+    posterior = fit_on(*data())
     theta = posterior.draws(40_000, 0).reshape(40_000, -1)
     covariance = posterior.factor @ posterior.factor.T
     error = ((covariance**2 + torch.outer(covariance.diag(), covariance.diag())) / len(theta)).sqrt()
@@ -29,14 +33,14 @@ def test_draws_have_the_inverse_precision_for_covariance():
 
 def test_without_variational_steps_it_is_laplaces(monkeypatch):
     monkeypatch.setattr("causal_attn.selection.gaussian.MAX_VI_STEPS", 0)
-    posterior = fit_posterior(*data())
+    posterior = fit_on(*data())
     torch.testing.assert_close(posterior.factor @ posterior.factor.T, torch.linalg.inv(posterior.mode.precision))
     assert torch.equal(posterior.mean, posterior.mode.theta)
     assert len(posterior.elbo) == 1
 
 
 def test_log_density_is_the_multivariate_normals():
-    posterior = fit_posterior(*data())
+    posterior = fit_on(*data())
     theta = posterior.draws(50, 1)
     law = torch.distributions.MultivariateNormal(posterior.mean.reshape(-1), posterior.factor @ posterior.factor.T)
     torch.testing.assert_close(posterior.log_density(theta), law.log_prob(theta.reshape(50, -1)))
@@ -53,7 +57,7 @@ def test_log_joint_is_likelihood_and_normal_prior():
 @pytest.mark.parametrize(("k", "n"), [(2, 15), (3, 30), (3, 400)])
 def test_the_elbo_never_falls_and_is_what_monte_carlo_says(k, n):
     phi, y, log_prior = data(k, n)
-    posterior = fit_posterior(phi, y, log_prior, prior_precision=0.5)
+    posterior = fit_on(phi, y, log_prior, prior_precision=0.5)
     assert (posterior.elbo.diff() > 0).all()
     theta = posterior.draws(20_000, 5)
     terms = log_joint(theta, with_intercept(phi), y, log_prior, 0.5) - posterior.log_density(theta)
@@ -81,7 +85,7 @@ def log_joint_fast(theta, phi, y, log_prior, lam):
 def test_a_tiny_sample_agrees_with_quadrature():
     phi, y, log_prior = data(k=2, n=14, d=1, strength=0.7, seed=1)
     evidence, mean, predictive = quadrature(phi, y, log_prior, lam=1.0)
-    posterior = fit_posterior(phi, y, log_prior, prior_precision=1.0)
+    posterior = fit_on(phi, y, log_prior, prior_precision=1.0)
     theta = posterior.draws(4000, 0)
     spread = (posterior.factor @ posterior.factor.T).diag().sqrt()
     assert ((posterior.mean.reshape(-1) - mean).abs() < 0.2 * spread).all()
@@ -93,7 +97,7 @@ def test_a_tiny_sample_agrees_with_quadrature():
 
 def test_the_posterior_mode_is_a_stationary_point_of_the_joint():
     phi, y, log_prior = data(k=3)
-    posterior = fit_posterior(phi, y, log_prior, prior_precision=2.0)
+    posterior = fit_on(phi, y, log_prior, prior_precision=2.0)
     theta = posterior.mode.theta.clone().requires_grad_()
     log_joint(theta[None], with_intercept(phi), y, log_prior, 2.0).sum().backward()
     assert theta.grad.abs().max() < 1e-3
@@ -115,7 +119,7 @@ def test_offsets_meet_the_margin_in_every_draw(k, scale, shift, prior):
     theta[:, -1] += shift
     log_prior = torch.tensor(prior).log()
     before = theta.clone()
-    offset = margin_offsets(theta, phi, log_prior)
+    offset = margin_offsets(theta, with_intercept(phi), log_prior)
     assert torch.equal(theta, before)
     theta[:, -1] += offset
     r = linear_log_prob(theta, phi, log_prior).exp()
@@ -129,7 +133,7 @@ def test_offsets_are_those_of_the_scaling_iteration():
     a = torch.zeros(5, 3)
     for _ in range(400):
         a = a + log_prior - (logits + a[:, None]).softmax(-1).mean(1).log()
-    offset = margin_offsets(theta, phi, log_prior)
+    offset = margin_offsets(theta, with_intercept(phi), log_prior)
     theta[:, -1] += offset
     torch.testing.assert_close(
         linear_log_prob(theta, phi, log_prior), (logits + a[:, None]).log_softmax(-1), atol=1e-6, rtol=0
@@ -138,7 +142,7 @@ def test_offsets_are_those_of_the_scaling_iteration():
 
 def test_a_start_from_an_earlier_posterior_gives_the_same():
     phi, y, log_prior = data(n=300)
-    cold = fit_posterior(phi, y, log_prior)
-    warm = fit_posterior(phi, y, log_prior, start=cold)
+    cold = fit_on(phi, y, log_prior)
+    warm = fit_on(phi, y, log_prior, start=cold)
     torch.testing.assert_close(warm.mean, cold.mean, atol=1e-2, rtol=1e-2)
     assert warm.mode.n_steps < cold.mode.n_steps

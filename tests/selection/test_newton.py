@@ -7,6 +7,7 @@ from sklearn.linear_model import LogisticRegression
 
 from causal_attn.selection.newton import (
     LOG_PRECISION_RANGE,
+    Curvature,
     curvature,
     evidence_precision,
     find_mode,
@@ -90,11 +91,12 @@ def test_the_mode_meets_the_class_margin_and_has_no_gradient(k, lam):
 
 
 def log_evidence(local, theta, lam):
-    """log ∫ exp(quadratic model) p(W) dθ by one Gaussian integral over everything, up to a constant."""
+    """log ∫ exp(quadratic model) p(W) dθ by one Gaussian integral over everything, and log p(scale) = log scale."""
     n_weights = theta.numel() - theta.shape[1]
     linear = local.precision @ theta.reshape(-1) + local.gradient.reshape(-1)
     total = local.precision + penalty_diagonal(theta, lam).diag()
-    return 0.5 * float(n_weights * math.log(lam) - torch.logdet(total) + linear @ torch.linalg.solve(total, linear))
+    evidence = n_weights * math.log(lam) - torch.logdet(total) + linear @ torch.linalg.solve(total, linear)
+    return 0.5 * float(evidence) - 0.5 * math.log(lam)
 
 
 @pytest.mark.parametrize("k", [2, 3])
@@ -117,12 +119,19 @@ def test_the_automatic_precision_is_its_own_optimum():
     torch.testing.assert_close(fixed.theta, mode.theta, atol=1e-4, rtol=1e-4)
 
 
-def test_noise_alone_is_shrunk_to_nothing():
-    x, _, log_prior = problem(2, n=400)
-    y = torch.from_numpy(np.random.default_rng(1).integers(0, 2, 400))
-    mode = find_mode(x, y, log_prior)
-    assert (mode.theta[:-1]).abs().max() < 0.1
-    assert mode.prior_precision > 50
+def test_noise_alone_is_shrunk_but_not_to_certainty():
+    """Closed form for d equal curvatures h and no signal: h / (h + λ) = 1 / √d on average, not λ = ∞."""
+    ratios = []
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        x = with_intercept(torch.from_numpy(rng.normal(size=(400, 25))))
+        y = torch.from_numpy(rng.integers(0, 2, 400))
+        mode = find_mode(x, y, torch.tensor([0.5, 0.5]).double().log())
+        ratios.append(1 / (1 + mode.prior_precision / 200))  # h = n · 2 r₀ r₁
+        assert mode.theta[:-1].abs().max() < 0.15
+    assert max(ratios) < 0.7
+    assert min(ratios) > 0.05
+    assert np.median(ratios) == pytest.approx(0.2, abs=0.1)
 
 
 @pytest.mark.parametrize("k", [2, 3])
@@ -172,7 +181,7 @@ def test_groups_of_features_get_scales_of_their_own():
     mode = find_mode(x, y, log_prior, groups=groups)
     found = mode.prior_precision
     assert found.shape == (6,)
-    assert found[0] < 3 < 100 < found[5]
+    assert found[0] < 3 < 30 < found[5]
     assert (found[:3] == found[0]).all()
 
     local = curvature(mode.theta, x, y, log_prior)
@@ -181,8 +190,36 @@ def test_groups_of_features_get_scales_of_their_own():
     def evidence(log_lam: float) -> float:
         lam = torch.cat([torch.full((3,), math.exp(log_lam)).double(), found[3:]])
         total = local.precision + torch.cat([lam, torch.zeros(1).double()]).diag()
-        return float(0.5 * (lam.log().sum() - torch.logdet(total) + linear @ torch.linalg.solve(total, linear)))
+        evidence = lam.log().sum() - torch.logdet(total) + linear @ torch.linalg.solve(total, linear)
+        return 0.5 * float(evidence) - 0.5 * log_lam
 
     grid = np.linspace(-3, 4, 1401)
     best = grid[np.argmax([evidence(v) for v in grid])]
     assert abs(best - math.log(float(found[0]))) < 0.02
+
+
+def test_shared_curvature_of_a_fold_and_steps_with_it_reach_the_fold_s_own_mode():
+    """Many rows: λ and θ without the fold, by the curvature at the mode of all rows, against a search from nothing."""
+    x, y, log_prior = problem(3, n=8000, d=20)
+    whole = find_mode(x, y, log_prior)
+    parts = [curvature(whole.theta, x[f::5], y[f::5], log_prior) for f in range(5)]
+    kept = torch.arange(len(x)) % 5 != 0
+    known = Curvature.total(parts[1:])
+    torch.testing.assert_close(known.precision, curvature(whole.theta, x[kept], y[kept], log_prior).precision)
+    short = find_mode(x[kept], y[kept], log_prior, start=whole, known=known)
+    long = find_mode(x[kept], y[kept], log_prior)
+    assert short.n_steps == 1
+    assert math.log(short.prior_precision / long.prior_precision) == pytest.approx(0, abs=0.05)
+    spread = torch.linalg.inv(long.precision).diagonal().sqrt().reshape(short.theta.shape)
+    assert ((short.theta - long.theta).abs() / spread).max() < 0.05  # λ's last percents, not waited for
+    ratio = torch.linalg.inv(short.precision).diagonal() / torch.linalg.inv(long.precision).diagonal()
+    assert (ratio.log().abs() < 0.05).all()
+
+
+def test_steps_with_a_curvature_that_is_wrong_are_given_up():
+    x, y, log_prior = problem(2, n=6000)
+    right = find_mode(x, y, log_prior)
+    false = curvature(right.theta, x, y, log_prior)
+    false = Curvature(false.value, false.gradient + 100.0, false.precision / 30)
+    found = find_mode(x, y, log_prior, right.prior_precision, start=right, known=false)
+    torch.testing.assert_close(found.theta, right.theta, atol=1e-3, rtol=1e-3)

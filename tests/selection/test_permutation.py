@@ -81,9 +81,9 @@ def test_rows_are_permuted_only_within_the_training_fold(monkeypatch):
     for number, (u, c) in enumerate(seen[1:]):
         allowed = ids[fit.fold != number]
         assert len(u) == 3 * len(allowed)
-        for part in u[:, -1].split(len(allowed)):  # the observed ones, and each copy: every row once
+        for part in u[:, -2].split(len(allowed)):  # the observed ones, and each copy: every row once
             torch.testing.assert_close(part.sort().values, allowed.sort().values)
-        assert not torch.equal(u[c == 0][:, -1], u[c == 1][:, -1].repeat(2))
+        assert not torch.equal(u[c == 0][:, -2], u[c == 1][:, -2].repeat(2))
 
 
 def test_x_features_that_are_the_masks_own_have_no_overlap():

@@ -10,6 +10,7 @@ from causal_attn.errors import FitWarning, InputError
 from causal_attn.masks import MaskSample
 from causal_attn.selection import SelectionModel, sampling
 from causal_attn.selection.fits import Inference, OutcomeFit
+from causal_attn.selection.response import with_intercept
 from causal_attn.selection.sampling import guide_class
 
 N = 80
@@ -27,7 +28,7 @@ def rows():
 def fit_of(rows, method, n_draws=100, guide="auto", scale=1.0):
     phi, y = rows
     shares = (torch.bincount(y).double() / len(y)).log()
-    return OutcomeFit.on(phi, y, shares, Inference(method, guide, scale**-2), n_draws, 0)
+    return OutcomeFit.on(with_intercept(phi), y, shares, Inference(method, guide, scale**-2), n_draws, 0)
 
 
 def close(one, two, mean_sd, low, high):
