@@ -397,13 +397,14 @@ class FeatureMap:
         ragged = bool((sample.valid != sample.valid[:1]).any())
         blank = FeatureMap(sample.T, sample.kind, ragged, torch.zeros(()), torch.ones(()), function)
         raw = blank(sample.masks, sample.valid)
-        scale = raw.std(0, correction=0)
+        largest, centre = torch.maximum(raw.amax(0), -raw.amin(0)), raw.mean(0)
+        raw.sub_(centre)
+        scale = (sum((block.square().sum(0) for block in raw.split(ROW_CHUNK)), torch.zeros(())) / len(raw)).sqrt()
         if not torch.isfinite(scale).all():
             column = int((~torch.isfinite(scale)).nonzero()[0])
             raise InputError(f"features: expected numbers of a size that can be squared, column {column} is too large")
-        scale = torch.where(scale > 1e-9 * torch.maximum(raw.amax(0), -raw.amin(0)), scale, torch.inf)
-        fitted = FeatureMap(sample.T, sample.kind, ragged, raw.mean(0), scale, function)
-        return fitted, raw.sub_(fitted.centre).div_(fitted.scale)
+        scale = torch.where(scale > 1e-9 * largest, scale, torch.inf)
+        return FeatureMap(sample.T, sample.kind, ragged, centre, scale, function), raw.div_(scale)
 
     def __call__(self, masks: Tensor, valid: Tensor) -> Tensor:
         if masks.shape[1] > self.T:

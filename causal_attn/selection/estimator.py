@@ -33,7 +33,7 @@ MAX_PRODUCTS = 3000
 
 FOLD_GAIN = 0.5
 """Nats of ELBO that variational steps must gain on all rows for the folds to take them too."""
-COPY_ROWS = 50_000
+COPY_ROWS = 8192
 MAX_SHARED = 10_000_000
 """Entries of all folds' curvatures up to which they are kept at once."""
 

@@ -58,10 +58,10 @@ EXACT_ENTRIES = 5_000_000
 
 def mean_log_prob(theta: Tensor, phi: Tensor, log_prior: Tensor, chunk_entries: float = 2e6) -> Tensor:
     """log of the average of r_θ(k | m) over draws of θ, a block of rows at a time. Shape (n, K), float64."""
-    parts = []
-    if len(log_prior) == 2 and len(theta) * len(phi) > EXACT_ENTRIES:
-        return _mean_of_two(theta, phi, log_prior, chunk_entries)
-    draws = linear_log_prob if len(theta) * len(phi) <= EXACT_ENTRIES else fast_draws
+    parts, exact = [], len(theta) * len(phi) <= EXACT_ENTRIES
+    if len(log_prior) == 2:
+        return _mean_of_two(theta, phi, log_prior, chunk_entries, torch.float64 if exact else torch.float32)
+    draws = linear_log_prob if exact else fast_draws
     for rows in phi.split(max(1, int(chunk_entries / len(theta)))):
         log_p = draws(theta, rows, log_prior)
         mean = log_p.exp().mean(0)
@@ -79,11 +79,13 @@ def _logit_of_two(draws: Tensor, rows: Tensor, log_prior: Tensor) -> Tensor:
     return logit.add_(float(log_prior[1] - log_prior[0]))
 
 
-def _mean_of_two(theta: Tensor, phi: Tensor, log_prior: Tensor, chunk_entries: float) -> Tensor:
-    """`mean_log_prob` for two classes and many rows, from two sigmoids in float32."""
-    draws, parts = theta.float(), []
+def _mean_of_two(
+    theta: Tensor, phi: Tensor, log_prior: Tensor, chunk_entries: float, dtype: torch.dtype
+) -> Tensor:  # fmt: skip
+    """`mean_log_prob` for two classes, from two sigmoids."""
+    draws, parts = theta.to(dtype), []
     for rows in phi.split(max(1, int(chunk_entries / len(theta)))):
-        logit = _logit_of_two(draws, rows.float(), log_prior)
+        logit = _logit_of_two(draws, rows.to(dtype), log_prior)
         mean = torch.stack([(-logit).sigmoid_().mean(0), logit.sigmoid().mean(0)], -1)
         log_mean = mean.double().log()
         tiny = (mean < 1e-30).any(-1)  # where the average underflows, the slower way that does not
