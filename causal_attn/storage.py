@@ -41,9 +41,15 @@ def whole_file(path: str | Path) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
+def _as_path(path: Any) -> Path:
+    if not isinstance(path, (str, os.PathLike)):
+        raise InputError(f"path: expected a file's name, got {path!r}")
+    return Path(path)
+
+
 def save_arrays(path: str | Path, arrays: Mapping[str, np.ndarray], meta: Mapping[str, str]) -> None:
     """Write arrays and string metadata to `path`, .npz or .safetensors by its suffix."""
-    suffix = Path(path).suffix
+    suffix = _as_path(path).suffix
     if suffix not in (".npz", ".safetensors"):
         raise InputError(f"path: expected a name ending in .npz or .safetensors, got {str(path)!r}")
     with whole_file(path) as temporary:
@@ -58,7 +64,7 @@ def save_arrays(path: str | Path, arrays: Mapping[str, np.ndarray], meta: Mappin
 
 def load_arrays(path: str | Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
     """Arrays and metadata of a .npz or .safetensors file; never unpickles."""
-    if not Path(path).is_file():
+    if not _as_path(path).is_file():
         raise InputError(f"path: no file at {str(path)!r}")
     from safetensors import SafetensorError, safe_open
 

@@ -7,6 +7,7 @@ fit.log_prob(new_masks)          # posterior draws of log P(y|m), from a final f
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -20,7 +21,7 @@ from causal_attn.data.checks import seed_of, whole
 from causal_attn.errors import InputError, PositivityError
 from causal_attn.masks import FeatureFunction, FeatureMap, MaskSample, as_tensor
 from causal_attn.selection.crossfit import assign_folds
-from causal_attn.selection.fit import N_DRAWS, SelectionFit
+from causal_attn.selection.fit import N_DRAWS, SelectionFit, checked_prior
 from causal_attn.selection.fits import Inference, NetworkFit, OutcomeFit, PluginFit, RowFit, refuse_zero
 from causal_attn.selection.model import SelectionStory
 from causal_attn.selection.newton import CHORD_ROWS, Curvature, curvature
@@ -90,8 +91,8 @@ class SelectionModel:
             isinstance(scale, bool) or not (isinstance(scale, (int, float)) and 1e-6 <= scale <= 1e6)
         ):
             raise InputError(f"prior_scale: expected 'auto' or a number from 1e-6 to 1e6, got {scale!r}")
-        if not isinstance(self.tau, (int, float)) or not self.tau > 1:
-            raise InputError(f"tau: expected a weight above 1, got {self.tau!r}")
+        if not isinstance(self.tau, (int, float)) or not 1 < self.tau < math.inf:
+            raise InputError(f"tau: expected a finite weight above 1, got {self.tau!r}")
         whole(self.copies, "copies", 1)
         floor = self.probability_floor
         if floor is not None and not (isinstance(floor, float) and 0 < floor < 0.5):
@@ -127,12 +128,7 @@ class SelectionModel:
 
     def log_prior_of(self, sample: MaskSample) -> Tensor:
         """log Q(k), shape (K,): the sample's shares, or the stated prior after a check."""
-        if self.prior is None:
-            return sample.prior.log()
-        prior = as_tensor(self.prior, "prior").double()
-        if prior.shape != sample.prior.shape or not (prior > 0).all() or abs(float(prior.sum()) - 1) > 1e-6:
-            raise InputError(f"prior: expected {sample.n_classes} positive numbers that sum to 1, got {prior.tolist()}")
-        return prior.log()
+        return sample.prior.log() if self.prior is None else checked_prior(self.prior, "prior", sample.n_classes).log()
 
     def model(self, masks: Any, y: Any = None, s: Any = None, valid: Any = None) -> dict[str, Tensor]:
         """The story as a Pyro callable with sites ``weights``, ``intercept``, ``y``, ``s``.
@@ -169,6 +165,8 @@ class SelectionModel:
         """
         if not isinstance(sample, MaskSample):
             raise InputError(f"sample: expected a MaskSample, got {type(sample).__name__}")
+        if self.prior is not None and self.estimator == "permutation" and sample.x_features is not None:
+            raise InputError("prior: has no effect with x-features; the weights are not those of a class")
         n_draws, seed, folds = whole(n_draws, "n_draws", 1), seed_of(seed), whole(folds, "folds", 2)
         if warm_start is not None and not isinstance(warm_start, SelectionFit):
             raise InputError(f"warm_start: expected a SelectionFit, got {type(warm_start).__name__}")

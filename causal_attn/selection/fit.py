@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,10 +13,10 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from causal_attn.data.checks import whole
+from causal_attn.data.checks import fraction, whole
 from causal_attn.errors import FitWarning, InputError, NotEstimableError, SupportWarning
 from causal_attn.interop.arviz import to_arviz
-from causal_attn.masks import FeatureFunction, FeatureMap, MaskSample, as_labels
+from causal_attn.masks import FeatureFunction, FeatureMap, MaskSample, as_labels, as_tensor
 from causal_attn.selection.calibration import reliability_table
 from causal_attn.selection.fits import NetworkFit, OutcomeFit, RowFit
 from causal_attn.selection.gaussian import log_joint
@@ -66,7 +66,9 @@ class SelectionFit:
 
     def features(self, masks: Any, valid: Any = None) -> Tensor:
         """φ of new masks, shape (n, d); the masks are checked first."""
-        new = MaskSample(masks, torch.zeros(len(masks), dtype=torch.long), valid, self.sample.kind, n_classes=1)
+        masks = as_tensor(masks, "masks")
+        labels = torch.zeros(len(masks) if masks.ndim else 0, dtype=torch.long)
+        new = MaskSample(masks, labels, valid, self.sample.kind, n_classes=1)
         return self.feature_map(new.masks, new.valid)
 
     def log_prob(self, masks: Any, valid: Any = None) -> Tensor:
@@ -84,18 +86,20 @@ class SelectionFit:
         c = Q(S=1) is not identified by any data; `base_rate` None is the convention c = min_k P(k), under which π ≤ 1.
         """
         log_prior = self.log_prior
-        if base_rate is not None and not 0 < base_rate <= 1:
-            raise InputError(f"base_rate: expected a probability in (0, 1], got {base_rate}")
-        log_c = float(log_prior.min()) if base_rate is None else float(np.log(base_rate))
-        labels, _ = as_labels(y, len(masks), len(log_prior))
+        c = float(log_prior.min().exp()) if base_rate is None else fraction(base_rate, "base_rate", 0, 1)
+        if c == 0:
+            raise InputError("base_rate: expected a probability above 0, got 0")
         log_p = self.log_prob(masks, valid)
+        labels, _ = as_labels(y, log_p.shape[1], len(log_prior))
         own = log_p.gather(-1, labels.expand(len(log_p), -1)[..., None])[..., 0]
-        return log_c + own - log_prior[labels]
+        return float(np.log(c)) + own - log_prior[labels]
 
     def model(self, masks: Any, y: Any = None, s: Any = None, valid: Any = None) -> dict[str, Tensor]:
         """The story as a Pyro callable, with the fitted features, class prior and prior scale."""
-        here = None if valid is None else torch.as_tensor(valid)
-        return self.story(torch.as_tensor(masks), y, s, here)
+        masks = as_tensor(masks, "masks")
+        labels = torch.zeros(len(masks) if masks.ndim else 0, dtype=torch.long) if y is None else y
+        sample = MaskSample(masks, labels, valid, self.sample.kind, n_classes=len(self.log_prior))
+        return self.story(sample.masks, None if y is None else sample.y, s, sample.valid)
 
     @property
     def story(self) -> SelectionStory:
@@ -156,8 +160,7 @@ class SelectionFit:
     def _class_weights(self, target_prior: Any, n_draws: int) -> Weights:
         n_draws = min(n_draws, self.final.n_draws)
         prior = self.log_prior.exp()
-        stated = None if target_prior is None else replace(self.config, prior=target_prior)
-        target = prior if stated is None else stated.log_prior_of(self.sample).exp()
+        target = prior if target_prior is None else checked_prior(target_prior, "target_prior", len(prior))
         y = self.sample.y
         own = self._held_out.gather(-1, y[:, None])[:, 0]
         log_w = stabilised_log_weights(target.log()[y], own)
@@ -313,6 +316,14 @@ class SelectionFit:
         assert isinstance(self.final, OutcomeFit)
         lam = self.final.posterior.mode.prior_precision
         return log_joint(self.final.theta, with_intercept(self.phi), self.sample.y, self.log_prior, lam)
+
+
+def checked_prior(values: Any, name: str, n_classes: int) -> Tensor:
+    """A class prior as float64, shape (K,): all positive, of sum 1."""
+    prior = as_tensor(values, name).double()
+    if prior.shape != (n_classes,) or not (prior > 0).all() or abs(float(prior.sum()) - 1) > 1e-6:
+        raise InputError(f"{name}: expected {n_classes} positive numbers that sum to 1, got {prior.tolist()}")
+    return prior
 
 
 def posterior_arrays(fit: SelectionFit) -> tuple[dict[str, np.ndarray], dict[str, list[str]]]:

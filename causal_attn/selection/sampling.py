@@ -27,12 +27,16 @@ N_ELBO_DRAWS = 64
 WARMUP = 300
 
 
+ABSTRACT = ("AutoGuide", "AutoContinuous", "AutoGuideList", "AutoDiscreteParallel", "AutoMessenger")
+"""Guides that are bases of others, or stand for discrete sites: none of them can be fitted here."""
+
+
 def guide_class(guide: Any) -> type[autoguide.AutoGuide]:
     """The AutoGuide class meant by "auto", a name in pyro.infer.autoguide, or the class itself."""
     if guide == "auto":
         return autoguide.AutoMultivariateNormal
     found = getattr(autoguide, guide, None) if isinstance(guide, str) else guide
-    if not (isinstance(found, type) and issubclass(found, autoguide.AutoGuide)):
+    if not (isinstance(found, type) and issubclass(found, autoguide.AutoGuide)) or found.__name__ in ABSTRACT:
         raise InputError(f"guide: expected 'auto', the name of a Pyro AutoGuide, or such a class, got {guide!r}")
     return found
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pyro.infer import autoguide
 from torch import Tensor
 
 from causal_attn.errors import InputError
@@ -29,6 +30,8 @@ def save_fit(fit: SelectionFit, path: str | Path) -> None:
     config = fit.config
     if not isinstance(config.estimator, str):
         raise InputError("estimator: a plug-in classifier can only be kept by pickling, which save does not do")
+    if not isinstance(config.guide, str) and getattr(autoguide, config.guide.__name__, None) is not config.guide:
+        raise InputError(f"guide: expected one of Pyro's own to save by name, got {config.guide!r}")
     fits = [fit.final, *fit.fold_fits]
     arrays = {f"fit{i}/{name}": value for i, one in enumerate(fits) for name, value in _pack(one).items()}
     arrays |= {"phi": fit.phi, "fold": fit.fold, "log_prior": fit.log_prior, "centre": fit.feature_map.centre,

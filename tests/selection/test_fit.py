@@ -13,7 +13,7 @@ from sklearn.metrics import roc_auc_score
 from causal_attn.data.worlds import Concentration, DeterministicLeak, Ends, Gaussian, Logistic, Null, Tabular
 from causal_attn.errors import InputError, SupportWarning
 from causal_attn.interop.arviz import load_netcdf, save_netcdf
-from causal_attn.masks import centred_log_ratio
+from causal_attn.masks import MaskSample, centred_log_ratio
 from causal_attn.selection import SelectionModel
 from causal_attn.selection import estimator as estimator_module
 
@@ -222,7 +222,7 @@ def test_a_target_prior_rescales_the_weights(regular):
     plain, aimed = fit.weights(), fit.weights(target_prior=q)
     torch.testing.assert_close(aimed.log_w, plain.log_w + (q / sample.prior).log()[sample.y])
     assert "target prior" in aimed.words
-    with pytest.raises(InputError, match="prior: expected 3 positive"):
+    with pytest.raises(InputError, match="target_prior: expected 3 positive"):
         fit.weights(target_prior=[0.5, 0.5])
 
 
@@ -406,3 +406,30 @@ def test_intervals_hold_the_truth_where_the_signal_is_weak():
     error = np.std(shares) / np.sqrt(len(shares))
     assert np.mean(shares) + 3 * error > 0.86
     assert np.mean(shares) > 0.75
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda f: f.log_propensity(f.sample.masks, f.sample.y, base_rate="a"), "base_rate: expected a number"),
+        (lambda f: f.log_propensity(f.sample.masks, f.sample.y, base_rate=0), "base_rate: expected a probability"),
+        (lambda f: f.log_propensity(f.sample.masks, [0]), r"y: expected shape \(400,\)"),
+        (lambda f: f.log_prob(5), "masks: expected shape"),
+        (lambda f: f.log_prob(None), "masks: expected an array of numbers"),
+        (lambda f: f.model([[2.0, 1.0, 0.0, 0.0]]), "masks: expected rows that sum to 1"),
+        (lambda f: f.weights(target_prior=[0.5, 0.6, 0.1]), "target_prior: expected 3 positive"),
+        (lambda f: f.weights(n_draws="3"), "n_draws: expected an integer"),
+        (lambda f: f.calibration(n_bins=0), "n_bins: expected an integer"),
+        (lambda f: f.save(5), "path: expected a file's name"),
+    ],
+)
+def test_wrong_arguments_of_a_fit_are_named(regular, call, message):
+    with pytest.raises(InputError, match=message):
+        call(regular[2])
+
+
+def test_a_prior_without_effect_is_refused():
+    sample = Null().sample(60, 0)
+    sample = MaskSample(sample.masks, sample.y, x_features=torch.randn(60, 2))
+    with pytest.raises(InputError, match="prior: has no effect with x-features"):
+        SelectionModel(estimator="permutation", prior=[0.5, 0.5]).fit(sample, progress=False)

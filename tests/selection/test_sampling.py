@@ -134,3 +134,9 @@ def test_guides_by_name_and_class():
     for bad in ("AutoNothing", "init_to_value", 3, dict):
         with pytest.raises(InputError, match="guide: expected"):
             guide_class(bad)
+
+
+@pytest.mark.parametrize("guide", ["AutoContinuous", autoguide.AutoGuide, "AutoGuideList", 3])
+def test_guides_that_cannot_be_fitted_are_refused_at_once(guide):
+    with pytest.raises(InputError, match="guide: expected"):
+        SelectionModel(inference="svi", guide=guide)
