@@ -22,14 +22,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from causal_attn import attention, data, report, study
+    from causal_attn import attention, data, plots, report, study
     from causal_attn.diagnostics import LeakageTest, leakage_test
     from causal_attn.faithfulness import Comparison, ShortcutTest, compare, shortcut_test, train_evaluator
     from causal_attn.masks import MaskSample
     from causal_attn.selection import SelectionFit, SelectionModel
     from causal_attn.study import StudyConfig, StudyResult, run_study
     from causal_attn.training import ERM, InstanceWeighting, RandomAttentionPretraining, TrainResult, train
-    from causal_attn.weights import Weights
+    from causal_attn.weights import WeightedMean, Weights, weighted_mean
 
 __version__ = "0.1.0"
 
@@ -42,18 +42,18 @@ _WHERE = {
     "StudyConfig": "study", "StudyResult": "study", "run_study": "study",
     "ERM": "training", "InstanceWeighting": "training", "RandomAttentionPretraining": "training",
     "TrainResult": "training", "train": "training",
-    "Weights": "weights",
+    "WeightedMean": "weights", "Weights": "weights", "weighted_mean": "weights",
 }  # fmt: skip
 _MODULES = (
-    "attention", "data", "diagnostics", "errors", "faithfulness", "masks", "report", "selection", "study", "training",
+    "attention", "data", "diagnostics", "errors", "faithfulness", "masks", "plots", "report", "selection", "study", "training",
     "weights",
 )  # fmt: skip
 
 __all__ = [
     "ERM", "Comparison", "InstanceWeighting", "LeakageTest", "MaskSample", "RandomAttentionPretraining",
-    "SelectionFit", "SelectionModel", "ShortcutTest", "StudyConfig", "StudyResult", "TrainResult", "Weights",
-    "attention", "compare", "data", "leakage_test", "report", "run_study", "shortcut_test", "study", "train",
-    "train_evaluator",
+    "SelectionFit", "SelectionModel", "ShortcutTest", "StudyConfig", "StudyResult", "TrainResult",
+    "WeightedMean", "Weights", "attention", "compare", "data", "leakage_test", "plots", "report", "run_study",
+    "shortcut_test", "study", "train", "train_evaluator", "weighted_mean",
 ]  # fmt: skip
 
 

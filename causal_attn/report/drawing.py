@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, NullFormatter, NullLocator
 
-from causal_attn.report import palette
+from causal_attn.plots import palette
 from causal_attn.report.read import Results, Run
 
 PRIOR_DASH = (0, (2.0, 1.2))

@@ -12,7 +12,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from causal_attn.report import palette
+from causal_attn.plots import palette
 from causal_attn.report.drawing import (
     PRIOR_DASH,
     beside,

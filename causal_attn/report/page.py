@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
 
-from causal_attn.report import palette
+from causal_attn.plots import palette
 from causal_attn.report.read import Results, Run, Selection
 from causal_attn.report.sheets import Sheet
 from causal_attn.report.tables import (

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from causal_attn.report import palette
+from causal_attn.plots import palette
 from causal_attn.report.read import Results, Run, Scheme
 
 NULL = "–"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from causal_attn.report import palette
+from causal_attn.plots import palette
 from causal_attn.report.read import Example, Results, Shown
 
 MAX_WORDS = 60

@@ -17,13 +17,13 @@ from causal_attn.data.checks import fraction, whole
 from causal_attn.errors import FitWarning, InputError, NotEstimableError, SupportWarning
 from causal_attn.interop.arviz import to_arviz
 from causal_attn.masks import FeatureFunction, FeatureMap, MaskSample, as_labels, as_tensor
-from causal_attn.selection.calibration import reliability_table
 from causal_attn.selection.fits import NetworkFit, OutcomeFit, RowFit
 from causal_attn.selection.gaussian import log_joint
 from causal_attn.selection.model import SelectionStory
 from causal_attn.selection.permutation import Pairs, RatioFit, ratio_deficit
 from causal_attn.selection.response import with_intercept
 from causal_attn.weights import SupportDeficit, Weights, stabilised_log_weights, support_deficit
+from causal_attn.weights.calibration import reliability_table
 
 if TYPE_CHECKING:
     from causal_attn.selection.estimator import SelectionModel

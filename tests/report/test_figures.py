@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from causal_attn.report import figures, palette, read_results
+from causal_attn.plots import palette
+from causal_attn.report import figures, read_results
 from causal_attn.report.drawing import log_edges, plain
 from causal_attn.report.sheets import draw_all
 from causal_attn.storage import load_arrays, save_arrays

@@ -371,7 +371,7 @@ def test_draws_are_made_on_access_and_in_blocks():
 
 def test_too_many_draws_are_not_kept(monkeypatch):
     weights, _, _ = lazy_weights()
-    monkeypatch.setattr("causal_attn.weights.MAX_DRAW_ENTRIES", 100)
+    monkeypatch.setattr("causal_attn.weights.core.MAX_DRAW_ENTRIES", 100)
     with pytest.raises(NotEstimableError, match="iter_draws"):
         _ = weights.draws
     assert sum(part.shape[1] for _, part in weights.iter_draws(5)) == 23

@@ -1,142 +1,30 @@
-"""Selection weights w(y, m) = P(y) / P(y | m): what they are, and whether they can stand for Q.
-
-E_P[w L] = E_Q[L] when S depends on (Y, M) alone and P, Q share both margins (theory, assumptions A1 to A3). Under that
-law Q the mask is independent of the class. Everything is kept as logs; nothing is self-normalised before the support
-deficit has been reported, since a mask that determines the class gives perfect-looking equal weights.
-"""
+"""`Weights`: log-weights of n rows, their posterior draws, and what they say about themselves."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import torch
-from scipy.stats import beta, binom
 from torch import Tensor
 
-from causal_attn.errors import InputError, NotEstimableError, PositivityError
-from causal_attn.interop.arviz import khat_threshold, psis
+from causal_attn.errors import InputError, NotEstimableError
+from causal_attn.interop.arviz import psis
 from causal_attn.masks import as_labels, as_tensor, first_row
+from causal_attn.weights.formula import effective_sample_size, stabilised_log_weights, weight_entropy
+from causal_attn.weights.support import SupportDeficit, deficit_point, support_deficit
+from causal_attn.weights.words import WeightSummary, in_words, summarise
 
 MAX_DRAW_ENTRIES = 10**8
 """Draws above this many entries are not kept in memory."""
 DRAW_CHUNK = 20_000_000
-N_CUTS = 4000
-"""Most cut points of the rank inversion; beyond it the cuts are spread over the ranks (error at most 1/N_CUTS)."""
-
-SAME_SCORE = 1e-6
-"""Log-probabilities this close, in nats, are one rank: equal ones may differ by rounding, and that may follow y."""
 
 DrawSource = Callable[[slice], Tensor]
 """Rows -> draws of log P(k | m), shape (S, rows, K)."""
-
-
-def stabilised_log_weights(log_prior: Tensor, log_prob_y: Tensor) -> Tensor:
-    r"""Log of w = P(y) / P(y | m), the weight that makes the mask independent of the class.
-
-    Args:
-        log_prior: log P(y_i), nats. Shape ``(n,)``.
-        log_prob_y: log P(y_i | m_i), nats, from a model that did not see row i. Shape ``(n,)`` or ``(S, n)``.
-
-    Returns:
-        Log-weights, not normalised: their exponentials average 1 under P where P(y | m) > 0. Shape of ``log_prob_y``.
-
-    Raises:
-        PositivityError: a probability is zero; names the first row.
-
-    References:
-        Bai et al. (2021), section on mask-neutral learning, arXiv 2006.05656.
-    """
-    zero = torch.isneginf(log_prob_y)
-    if zero.any():
-        row = int(zero.reshape(-1, zero.shape[-1]).any(0).nonzero()[0])
-        raise PositivityError(f"log_prob_y: P(y | m) is zero for the class seen in row {row}; its weight is infinite")
-    return log_prior - log_prob_y
-
-
-def effective_sample_size(log_w: Tensor) -> Tensor:
-    """Kish's (Σw)² / Σw², in rows. Shape (..., n) -> (...)."""
-    return (2 * log_w.logsumexp(-1) - (2 * log_w).logsumexp(-1)).exp()
-
-
-@dataclass(frozen=True)
-class SupportDeficit:
-    """D_τ: the Q-mass that would need weights above τ, with its interval, in probability."""
-
-    estimate: float
-    low: float
-    high: float
-
-
-def support_deficit(
-    log_prob: Tensor, y: Tensor, prior: Tensor, tau: float = 10.0, level: float = 0.95
-) -> SupportDeficit:
-    r"""D_τ = Σ_k P(k) · mass of the masks where P(k|m) ≤ P(k)/τ, by rank inversion.
-
-    The classifier serves to *rank* rows only: among the n_t rows of lowest r(k|m), x_t are of class k. With b = P(k)/τ,
-
-    * the estimate cuts where x_t − b·n_t is least, which is where the isotonic fit of P(k|m) along the ranks crosses b.
-      (The last cut whose *average* x_t/n_t is at most b lies further: rows above b hide behind those far below.)
-    * the upper end is the last cut whose Clopper–Pearson lower limit of x_t/n_t is at most b;
-    * the lower end is the last row from which on, up to the estimate's cut, the upper limit of the hit rate is at most
-      b: P(k|m) is then at most b there and at every lower rank.
-
-    Both ends are widened by the Clopper–Pearson limits of a share n_t/n of n rows. Error α/K per class, a quarter of it
-    for each of these limits. Miscalibrated probabilities of the right order change nothing, unlike 1 − mean(w).
-    Wrong *ranks* do: a model that cannot tell the masks where P(k|m) is small from others finds too little.
-
-    Args:
-        log_prob: log r(k | m_i) from models that did not see row i, shape (n, K).
-        y: classes, shape (n,).
-        prior: P(k), shape (K,).
-        tau: a weight above this counts as out of reach.
-        level: of the interval.
-
-    References:
-        theory section 6; Clopper & Pearson (1934).
-    """
-    masses = [
-        rank_inversion(log_prob[:, k], y == k, float(p) / tau, (1 - level) / len(prior)) for k, p in enumerate(prior)
-    ]
-    total = (prior.double()[:, None] * torch.tensor(masses, dtype=torch.float64)).sum(0)
-    return SupportDeficit(*(float(v) for v in total))
-
-
-def rank_inversion(score: Tensor, hit: Tensor, bound: float, alpha: float) -> tuple[float, float, float]:
-    """(estimate, low, high) of the mass of masks whose hit probability is at most `bound`."""
-    n = len(score)
-    x, n_t = _cumulated_hits(score, hit)
-    if len(n_t) > N_CUTS:
-        some = np.linspace(0, len(n_t) - 1, N_CUTS).round().astype(int)
-        x, n_t = x[some], n_t[some]
-    cut = _least_excess(x - bound * n_t)
-    sure = binom.cdf(x[cut] - x[:cut], n_t[cut] - n_t[:cut], bound) <= alpha / 4  # upper limit <= bound, uninverted
-    fits = binom.sf(x - 1, n_t, bound) >= alpha / 4  # lower limit <= bound; always so at n_t = 0
-    low = n_t[1:][:cut][sure].max(initial=0.0)  # the first rows of a block have its least probability
-    return float(n_t[cut] / n), _share_limit(low, n, alpha / 4), 1 - _share_limit(n - n_t[fits].max(), n, alpha / 4)
-
-
-def _cumulated_hits(score: Tensor, hit: Tensor) -> tuple[np.ndarray, np.ndarray]:
-    """x_t and n_t at the cuts along the ranks of `score`, from (0, 0) on; ties are never split."""
-    ranked, order = score.sort()
-    last = torch.ones(1, dtype=torch.bool)
-    ends = torch.cat([ranked[1:] - ranked[:-1] > SAME_SCORE, last]).nonzero()[:, 0]
-    x = hit[order].cumsum(0)[ends].double()
-    return np.append(0.0, x.numpy()), np.append(0.0, ends.numpy() + 1.0)
-
-
-def _least_excess(excess: np.ndarray) -> int:
-    """The last cut at which x_t − b·n_t is least, ties of rounding included."""
-    return int(np.flatnonzero(excess <= excess.min() + 1e-9)[-1])
-
-
-def _share_limit(count: float, n: int, alpha: float) -> float:
-    """Clopper–Pearson lower limit of the probability behind `count` of n."""
-    return float(beta.ppf(alpha, count, n - count + 1)) if count > 0 else 0.0
 
 
 @dataclass(frozen=True)
@@ -164,6 +52,7 @@ class Weights:
     n_draws: int = 0
     given_draws: Tensor | None = None
     given_deficit: SupportDeficit | None = None
+    given_deficit_draws: Tensor | None = None
 
     @staticmethod
     def from_log(
@@ -278,6 +167,11 @@ class Weights:
         return float((self.log_w.max() - self.log_w.logsumexp(0)).exp())
 
     @cached_property
+    def entropy(self) -> float:
+        """Entropy of the normalised weights, nats: log n where all are equal."""
+        return float(weight_entropy(self.log_w))
+
+    @cached_property
     def khat(self) -> float:
         """Tail index of the weights by PSIS; 0 where the largest are all equal."""
         return psis(self.log_w.numpy())[1]
@@ -333,80 +227,62 @@ class Weights:
     def _changed(self, log_w: Tensor, what: str) -> Weights:
         kept = self._known_log_prob()
         return replace(
-            self, log_w=log_w, log_prob=kept, record=(*self.record, what), draw_source=None, given_draws=None, n_draws=0
+            self, log_w=log_w, log_prob=kept, record=(*self.record, what), draw_source=None, given_draws=None,
+            n_draws=0, given_deficit_draws=None,
         )  # fmt: skip
 
     # ------------------------------------------------------------------------------------------------ for people
 
-    def summary(self) -> pd.DataFrame:
-        """One row per class and one for all: rows, mean weight, ESS, largest weight, its share, support deficit."""
-        rows = {f"class {k}": self._summary_row(self.y == k) for k in range(len(self.prior))}
-        rows["all"] = self._summary_row(torch.ones_like(self.y, dtype=torch.bool))
-        table = pd.DataFrame(rows).T.astype({"rows": int})
-        low, high = self.support_deficit_interval
-        table.loc["all", ["support_deficit", "deficit_low", "deficit_high"]] = [self.support_deficit, low, high]
-        table.loc["all", "khat"] = self.khat
-        table.attrs["words"] = self.words
-        return table
+    def summary(self) -> WeightSummary:
+        """One row per class and one for all, printed with `words` below.
 
-    def _summary_row(self, pick: Tensor) -> dict[str, float]:
-        log_w = self.log_w[pick]
-        if not len(log_w):
-            return {
-                "rows": 0,
-                "mean_weight": float("nan"),
-                "ess": 0.0,
-                "ess_share": float("nan"),
-                "max_weight": float("nan"),
-            }
-        ess = float(effective_sample_size(log_w))
-        return {
-            "rows": len(log_w),
-            "mean_weight": float(log_w.exp().mean()),
-            "ess": ess,
-            "ess_share": ess / len(log_w),
-            "max_weight": float(log_w.max().exp()),
-        }
+        Returns:
+            Columns rows, mean_weight (Horvitz–Thompson's 1: the plain mean), ess and ess_share (Kish, in rows and as a
+            share of them), max_weight, largest_share (of the sum), log_w_sd_nats (mean posterior standard deviation of
+            log w; NaN without draws); for all rows also khat, support_deficit, deficit_low and deficit_high.
+        """
+        return summarise(self)
+
+    @cached_property
+    def log_w_sd(self) -> Tensor:
+        """Posterior standard deviation of each log-weight, nats, shape (n,); NaN without draws."""
+        if not self.n_draws:
+            return torch.full_like(self.log_w, torch.nan)
+        chunk = max(1, DRAW_CHUNK // (self.n_draws * len(self.prior)))
+        return torch.cat([part.std(0, correction=0) for _, part in self.iter_draws(chunk)]).double()
 
     @cached_property
     def words(self) -> str:
         """What these weights can and cannot do, in a sentence or two."""
-        low, high = self.support_deficit_interval
-        parts = []
-        if np.isnan(low):
-            parts.append("Support deficit unknown: give log_prob (n, K) with more than two classes.")
-        elif low > 0.25:
-            sure = (
-                f"P(y|m) is above 0.95 on {self._share_certain():.0%} of rows: " if self._share_certain() > 0.5 else ""
-            )
-            parts.append(
-                f"{sure}{self.support_deficit:.0%} of Q [{low:.0%}, {high:.0%}] would need weights above {self.tau:g}; "
-                "weighting cannot repair this. Use random attention pretraining or exploration."
-            )
-        elif low > 0.02:
-            parts.append(
-                f"{self.support_deficit:.0%} of Q [{low:.0%}, {high:.0%}] would need weights above {self.tau:g}: "
-                "weighting repairs a part only."
-            )
-        elif high <= 0.1:
-            parts.append(
-                f"Support is good as far as this model ranks the masks: at most {high:.1%} of Q would need weights "
-                f"above {self.tau:g}."
-            )
-        else:
-            parts.append(
-                f"Support is uncertain: {self.support_deficit:.0%} of Q [{low:.0%}, {high:.0%}] would need weights "
-                f"above {self.tau:g}; more rows would tell."
-            )
-        if self.khat > khat_threshold(len(self.y)):
-            parts.append(f"The weights' tail is heavy (k̂ {self.khat:.2f}): averages under them are unreliable.")
-        if self.record:
-            parts.append("Changed: " + "; ".join(self.record) + ".")
-        return " ".join(parts)
+        return in_words(self)
 
-    def _share_certain(self) -> float:
+    def share_certain(self, level: float) -> float:
+        """Share of rows where one class has a held-out probability above `level`; 0 where log P(k|m) is unknown."""
         log_prob = self._known_log_prob()
-        return 0.0 if log_prob is None else float((log_prob.amax(-1) > np.log(0.95)).double().mean())
+        return 0.0 if log_prob is None else float((log_prob.amax(-1) > np.log(level)).double().mean())
+
+    # ------------------------------------------------------------------------------------------------ files
+
+    def save(self, path: str | Path, draws: bool = True) -> None:
+        """Write everything to `path`, .npz or .safetensors by its suffix, whole or not at all, without pickle.
+
+        Args:
+            path: the file.
+            draws: whether posterior draws are written too.
+
+        Raises:
+            InputError: more than 1e8 entries of draws; save with draws=False.
+        """
+        from causal_attn.weights.store import save_weights
+
+        save_weights(self, path, draws)
+
+    @staticmethod
+    def load(path: str | Path) -> Weights:
+        """Read what `save` wrote."""
+        from causal_attn.weights.store import load_weights
+
+        return load_weights(path)
 
     # ------------------------------------------------------------------------------------------------ ArviZ
 
@@ -428,7 +304,7 @@ class Weights:
                 [effective_sample_size(log_w[:, self.y == k]) for k in range(len(self.prior))], -1
             ),
             "largest_share": (log_w.amax(-1) - log_w.logsumexp(-1)).exp(),
-            "support_deficit": self._deficit_draws(),
+            "support_deficit": self.deficit_draws(),
             "log_w": self.draws[:, torch.as_tensor(rows)],
         }
         constant = {"y": self.y[torch.as_tensor(rows)].numpy()}
@@ -440,22 +316,15 @@ class Weights:
             {"label": np.arange(len(self.prior)), "obs_id": rows},
         )
 
-    def _deficit_draws(self) -> Tensor:
+    def deficit_draws(self) -> Tensor:
         """D_τ of each draw's own ranking, point estimates, shape (S,)."""
+        if self.given_deficit_draws is not None:
+            return self.given_deficit_draws
         if self.draw_source is None:
             per_draw = [replace(self, log_w=d.double(), log_prob=None, n_draws=0) for d in self.draws]
             return torch.tensor([w.support_deficit for w in per_draw], dtype=torch.float64)
         log_prob = self.draw_source(slice(0, len(self.y)))
-        return torch.tensor([_deficit_point(lp, self.y, self.prior, self.tau) for lp in log_prob], dtype=torch.float64)
-
-
-def _deficit_point(log_prob: Tensor, y: Tensor, prior: Tensor, tau: float) -> float:
-    """The estimate of `support_deficit` alone, without the limits."""
-    total = 0.0
-    for k, p in enumerate(prior.tolist()):
-        x, n_t = _cumulated_hits(log_prob[:, k], y == k)
-        total += p * float(n_t[_least_excess(x - p / tau * n_t)]) / len(y)
-    return total
+        return torch.tensor([deficit_point(lp, self.y, self.prior, self.tau) for lp in log_prob], dtype=torch.float64)
 
 
 def _check_log_prob(log_prob: Tensor) -> None:

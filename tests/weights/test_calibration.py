@@ -8,7 +8,7 @@ from scipy.stats import beta
 from causal_attn.data.worlds import Gaussian
 from causal_attn.errors import InputError
 from causal_attn.selection import SelectionModel
-from causal_attn.selection.calibration import reliability_table
+from causal_attn.weights.calibration import reliability_table
 
 
 def test_the_table_and_the_error_by_hand():

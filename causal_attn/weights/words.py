@@ -1,0 +1,126 @@
+"""What weights say about themselves to a person: a table with a line per class, and a sentence or two."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from causal_attn.interop.arviz import khat_threshold
+from causal_attn.weights.formula import effective_sample_size
+
+if TYPE_CHECKING:
+    from causal_attn.weights.core import Weights
+
+LARGE, PARTIAL, SMALL = 0.25, 0.02, 0.1
+"""Lower ends of the support deficit above which weighting cannot repair, or repairs a part; and an upper end below
+which support is called good."""
+NEAR_ONE = 0.95
+FEW_ROWS = 100
+"""Effective sample sizes below this are named."""
+
+
+class WeightSummary(pd.DataFrame):
+    """A DataFrame that prints its `attrs["words"]` below itself."""
+
+    def __str__(self) -> str:
+        return f"{_rounded(self).to_string(na_rep='')}\n\n{self.attrs.get('words', '')}"
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return f"{_rounded(self).to_html(na_rep='')}<p>{self.attrs.get('words', '')}</p>"
+
+
+def _rounded(table: pd.DataFrame) -> pd.DataFrame:
+    """Three significant digits, short headings: 80 columns hold it."""
+    short = {
+        "mean_weight": "mean w", "ess_share": "ess/n", "max_weight": "max w", "largest_share": "share",
+        "log_w_sd_nats": "sd log w", "support_deficit": "D", "deficit_low": "low", "deficit_high": "high",
+    }  # fmt: skip
+    out = pd.DataFrame({short.get(c, c): [_digits(v) for v in table[c]] for c in table.columns}, index=table.index)
+    return out.loc[:, [c for c in out.columns if (out[c] != "").any()]]
+
+
+def _digits(value: float) -> str:
+    if np.isnan(value):
+        return ""
+    return f"{value:,.0f}" if value == round(value) or abs(value) >= 1000 else f"{value:.3g}"
+
+
+def summarise(weights: Weights) -> WeightSummary:
+    """See `Weights.summary`."""
+    everyone = torch.ones_like(weights.y, dtype=torch.bool)
+    total = weights.log_w.logsumexp(0)
+    rows = {f"class {k}": _row(weights, weights.y == k, total) for k in range(len(weights.prior))}
+    rows["all"] = _row(weights, everyone, total)
+    table = WeightSummary(pd.DataFrame(rows).T.astype({"rows": int}))
+    low, high = weights.support_deficit_interval
+    columns = ["khat", "support_deficit", "deficit_low", "deficit_high"]
+    table[columns] = np.nan
+    table.loc["all", columns] = [weights.khat, weights.support_deficit, low, high]
+    table.attrs["words"] = weights.words
+    return table
+
+
+def _row(weights: Weights, pick: Tensor, total: Tensor) -> dict[str, float]:
+    log_w = weights.log_w[pick]
+    if not len(log_w):
+        names = ("mean_weight", "ess_share", "max_weight", "largest_share", "log_w_sd_nats")
+        return {"rows": 0, "ess": 0.0} | dict.fromkeys(names, float("nan"))
+    ess = float(effective_sample_size(log_w))
+    return {
+        "rows": len(log_w),
+        "mean_weight": float(log_w.exp().mean()),
+        "ess": ess,
+        "ess_share": ess / len(log_w),
+        "max_weight": float(log_w.max().exp()),
+        "largest_share": float((log_w.max() - total).exp()),
+        "log_w_sd_nats": float(weights.log_w_sd[pick].mean()),
+    }
+
+
+def in_words(weights: Weights) -> str:
+    """See `Weights.words`: support first, then the tail, then few rows, then what was changed."""
+    parts = [_of_support(weights)]
+    if weights.khat > khat_threshold(len(weights.y)):
+        parts.append(f"The weights' tail is heavy (k̂ {weights.khat:.2f}): averages under them are unreliable.")
+    few = [k for k, ess in enumerate(weights.ess_per_class.tolist()) if 0 < ess < FEW_ROWS]
+    worn = [k for k in few if float(weights.ess_per_class[k]) < 0.5 * int((weights.y == k).sum())]
+    if worn:
+        said = ", ".join(f"class {k} counts as {float(weights.ess_per_class[k]):.0f} rows" for k in worn[:3])
+        parts.append(f"Few effective rows: {said}{' and others' if len(worn) > 3 else ''}.")
+    if weights.record:
+        parts.append("Changed: " + "; ".join(weights.record) + ".")
+    return " ".join(parts)
+
+
+def _of_support(weights: Weights) -> str:
+    low, high = weights.support_deficit_interval
+    deficit, tau = weights.support_deficit, weights.tau
+    if np.isnan(low):
+        return "Support deficit unknown: give log_prob (n, K) with more than two classes."
+    if low > LARGE:
+        certain = weights.share_certain(NEAR_ONE)
+        sure = f"P(y|m) is above {NEAR_ONE:g} on {certain:.0%} of rows: " if certain > 0.5 else ""
+        return (
+            f"{sure}{deficit:.0%} of Q [{low:.0%}, {high:.0%}] would need weights above {tau:g}; "
+            "weighting cannot repair this. Use random attention pretraining or exploration."
+        )
+    if low > PARTIAL:
+        return (
+            f"{deficit:.0%} of Q [{low:.0%}, {high:.0%}] would need weights above {tau:g}: "
+            "weighting repairs a part only."
+        )
+    if high <= SMALL:
+        return (
+            f"Support is good as far as this model ranks the masks: at most {high:.1%} of Q would need weights "
+            f"above {tau:g}."
+        )
+    return (
+        f"Support is uncertain: {deficit:.0%} of Q [{low:.0%}, {high:.0%}] would need weights "
+        f"above {tau:g}; more rows would tell."
+    )
