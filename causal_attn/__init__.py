@@ -45,8 +45,8 @@ _WHERE = {
     "WeightedMean": "weights", "Weights": "weights", "weighted_mean": "weights",
 }  # fmt: skip
 _MODULES = (
-    "attention", "data", "diagnostics", "errors", "faithfulness", "masks", "plots", "report", "selection", "study", "training",
-    "weights",
+    "attention", "data", "diagnostics", "errors", "faithfulness", "masks", "plots", "report", "selection", "study",
+    "training", "weights",
 )  # fmt: skip
 
 __all__ = [

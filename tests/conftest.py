@@ -7,7 +7,7 @@ import pyro
 import pytest
 import torch
 
-CORE = {"selection", "diagnostics", "test_masks.py", "test_storage.py", "test_weights.py"}
+CORE = {"selection", "diagnostics", "weights", "test_masks.py", "test_storage.py"}
 """Tests of the mathematics run in float64; the rest runs in PyTorch's own default, as a user's training does."""
 
 

@@ -3,6 +3,7 @@ from functools import partial
 
 import arviz as az
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from hypothesis import given, settings
@@ -356,7 +357,8 @@ def lazy_weights(n=23, n_draws=7):
 
 def test_draws_are_made_on_access_and_in_blocks():
     weights, log_prob, calls = lazy_weights()
-    weights.summary()
+    assert weights.mean > 0
+    assert weights.words
     assert calls == []
     own = log_prob[:, torch.arange(23), weights.y]
     expected = (weights.prior.log()[weights.y] - own).float()
@@ -415,7 +417,7 @@ def test_to_arviz_takes_the_rows_asked_for(obs):
     weights, _, _ = lazy_weights()
     data = weights.to_arviz(obs=obs)
     rows = np.arange(23)[np.asarray(obs)]
-    assert data.posterior.obs_id.values.tolist() == rows.tolist()
+    assert data.posterior.obs_id.to_numpy().tolist() == rows.tolist()
     np.testing.assert_array_equal(data.posterior.log_w[0], weights.draws[:, rows])
     np.testing.assert_array_equal(data.constant_data.y, weights.y[rows])
     np.testing.assert_allclose(data.posterior.ess[0], effective_sample_size(weights.draws.double()), rtol=1e-6)
@@ -461,3 +463,50 @@ def test_words_tell_a_leak_that_weights_cannot_repair():
     assert "cannot repair" in words
     assert "above 0.95 on 100% of rows" in words
     assert "a part only" in weights_of(DeterministicLeak(share=0.8), 2000, 0).words
+
+
+def test_entropy_and_posterior_spread_by_hand():
+    weights = Weights.from_log(np.log([1.0, 1.0, 2.0]), [0, 1, 1], draws=[[0.0, 1.0, 2.0], [0.0, 3.0, 2.0]])
+    assert weights.entropy == pytest.approx(-(0.5 * math.log(0.25) + 0.5 * math.log(0.5)))
+    assert weights.log_w_sd.tolist() == [0.0, 1.0, 0.0]
+    assert weights.summary().loc["class 1", "log_w_sd_nats"] == pytest.approx(0.5)
+    assert Weights.from_log([0.0] * 8, [0, 1] * 4).entropy == pytest.approx(math.log(8))
+
+
+def test_a_summary_prints_its_words_and_fits_a_terminal():
+    summary = weights_of(Gaussian(n_classes=3), 500, 0).summary()
+    lines = str(summary).splitlines()
+    assert max(map(len, lines[: lines.index("")])) <= 88
+    assert summary.attrs["words"] == lines[-1]
+    assert summary.attrs["words"] in summary._repr_html_()
+    assert summary.index.tolist() == ["class 0", "class 1", "class 2", "all"]
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".safetensors"])
+@pytest.mark.parametrize("lazy", [False, True])
+def test_weights_come_back_from_disk_as_they_were(tmp_path, suffix, lazy):
+    weights = lazy_weights()[0] if lazy else weights_of(Gaussian(n_classes=3), 60, 1).truncated(at=1.2)
+    path = tmp_path / f"w{suffix}"
+    weights.save(path)
+    again = Weights.load(path)
+    pd.testing.assert_frame_equal(again.summary(), weights.summary())
+    assert again.words == weights.words
+    assert again.record == weights.record
+    if lazy:
+        assert torch.equal(again.draws, weights.draws)
+        assert torch.equal(again.fold, weights.fold)
+        torch.testing.assert_close(again.deficit_draws(), weights.deficit_draws())
+        weights.save(path, draws=False)
+        assert Weights.load(path).n_draws == 0
+
+
+def test_files_that_hold_no_weights_are_refused(tmp_path, monkeypatch):
+    sample = Gaussian().sample(20, 0)
+    sample.save(tmp_path / "m.npz")
+    with pytest.raises(InputError, match="holds no weights"):
+        Weights.load(tmp_path / "m.npz")
+    weights = lazy_weights()[0]
+    monkeypatch.setattr("causal_attn.weights.store.MAX_DRAW_ENTRIES", 10)
+    with pytest.raises(InputError, match="draws: expected at most"):
+        weights.save(tmp_path / "w.npz")
+    assert not (tmp_path / "w.npz").exists()
