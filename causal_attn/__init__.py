@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from causal_attn import attention, data, plots, report, study
-    from causal_attn.diagnostics import LeakageTest, leakage_test
+    from causal_attn.diagnostics import LeakageTest, balance_table, leakage_test
     from causal_attn.faithfulness import Comparison, ShortcutTest, compare, shortcut_test, train_evaluator
     from causal_attn.masks import MaskSample
     from causal_attn.selection import SelectionFit, SelectionModel
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _WHERE = {
-    "LeakageTest": "diagnostics", "leakage_test": "diagnostics",
+    "LeakageTest": "diagnostics", "balance_table": "diagnostics", "leakage_test": "diagnostics",
     "Comparison": "faithfulness", "ShortcutTest": "faithfulness", "compare": "faithfulness",
     "shortcut_test": "faithfulness", "train_evaluator": "faithfulness",
     "MaskSample": "masks",
@@ -52,8 +52,8 @@ _MODULES = (
 __all__ = [
     "ERM", "Comparison", "InstanceWeighting", "LeakageTest", "MaskSample", "RandomAttentionPretraining",
     "SelectionFit", "SelectionModel", "ShortcutTest", "StudyConfig", "StudyResult", "TrainResult",
-    "WeightedMean", "Weights", "attention", "compare", "data", "leakage_test", "plots", "report", "run_study",
-    "shortcut_test", "study", "train", "train_evaluator", "weighted_mean",
+    "WeightedMean", "Weights", "attention", "balance_table", "compare", "data", "leakage_test", "plots",
+    "report", "run_study", "shortcut_test", "study", "train", "train_evaluator", "weighted_mean",
 ]  # fmt: skip
 
 

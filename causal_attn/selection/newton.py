@@ -15,7 +15,7 @@ intervals covering 56%. Cost: O(n d² K²) a step for the curvature.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -46,6 +46,8 @@ LOG_PRECISION_RANGE = (-4.0, 16.0)
 
 Precision = float | Tensor
 """λ: one for all weights, or one per feature, shape (d,)."""
+Rows = tuple[Tensor, Tensor, Tensor, Tensor | None]
+"""x (n, d+1), y (n,), log Q(k) (K,), and row weights (n,) or None."""
 
 
 @dataclass(frozen=True)
@@ -76,52 +78,69 @@ class Mode:
     n_steps: int
 
 
-def log_likelihood(theta: Tensor, x: Tensor, y: Tensor, log_prior: Tensor) -> Tensor:
-    """Σ_i log r_θ(y_i | m_i), nats. θ (..., d+1, J), x (n, d+1) with its ones column -> (...)."""
+def _blocks_of(x: Tensor, y: Tensor, w: Tensor | None) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
+    """Rows a block at a time: temporaries of a block are held, not of all rows."""
+    for start in range(0, len(x), ROW_CHUNK):
+        block = slice(start, start + ROW_CHUNK)
+        yield x[block], y[block], None if w is None else w[block]
+
+
+def log_likelihood(theta: Tensor, x: Tensor, y: Tensor, log_prior: Tensor, w: Tensor | None = None) -> Tensor:
+    """Σ_i w_i log r_θ(y_i | m_i), nats. θ (..., d+1, J), x (n, d+1) with its ones column, w (n,) or 1 -> (...)."""
     total = theta.new_zeros(theta.shape[:-2])
-    for rows, labels in zip(x.split(ROW_CHUNK), y.split(ROW_CHUNK)):
+    for rows, labels, weight in _blocks_of(x, y, w):
         logits = log_prior + (rows @ theta) @ contrasts(len(log_prior))
         own = logits.gather(-1, labels.expand(logits.shape[:-1])[..., None])[..., 0]
-        total = total + (own - logits.logsumexp(-1)).sum(-1)
+        each = own - logits.logsumexp(-1)
+        total = total + (each if weight is None else each * weight).sum(-1)
     return total
 
 
-def curvature(theta: Tensor, x: Tensor, y: Tensor, log_prior: Tensor) -> Curvature:
+def curvature(theta: Tensor, x: Tensor, y: Tensor, log_prior: Tensor, w: Tensor | None = None) -> Curvature:
     """Value, gradient and negative Hessian of the log-likelihood. Averages them over θ's leading dimension, if any."""
     thetas = theta if theta.ndim == 3 else theta[None]
     width = thetas[0].numel()
     value, gradient, precision = 0.0, torch.zeros_like(thetas[0]), x.new_zeros(width, width)
     single = len(x) > SINGLE_ROWS
-    for rows, labels in zip(x.split(ROW_CHUNK), y.split(ROW_CHUNK)):  # temporaries of a block, not of all rows
-        part, residual, second = _moments(thetas, rows, labels, log_prior)
+    for rows, labels, weight in _blocks_of(x, y, w):
+        part, residual, second = _moments(thetas, rows, labels, log_prior, weight)
         value += part
         gradient += rows.T @ residual
         precision += _blocks(rows.float(), second.float()) if single else _blocks(rows, second)
     return Curvature(value, gradient, precision)
 
 
-def _gradient(theta: Tensor, x: Tensor, y: Tensor, log_prior: Tensor) -> tuple[Tensor, float]:
-    """That of the log-likelihood, (d+1, J), and the trace of its curvature in the intercept, Σ_i (1 − Σ_k r_k²)."""
+def _gradient(
+    theta: Tensor, x: Tensor, y: Tensor, log_prior: Tensor, w: Tensor | None = None
+) -> tuple[Tensor, float]:  # fmt: skip
+    """That of the log-likelihood, (d+1, J), and the trace of its curvature in the intercept, Σ_i w_i (1 − Σ_k r_k²)."""
     h, total, bend = contrasts(len(log_prior)), torch.zeros_like(theta), 0.0
-    for rows, labels in zip(x.split(ROW_CHUNK), y.split(ROW_CHUNK)):
+    for rows, labels, weight in _blocks_of(x, y, w):
         r = (log_prior + (rows @ theta) @ h).softmax(-1)
-        total += rows.T @ (h.T[labels] - r @ h.T)
-        bend += len(r) - float(r.square().sum())
+        residual, each = h.T[labels] - r @ h.T, 1 - r.square().sum(-1)
+        total += rows.T @ (residual if weight is None else residual * weight[:, None])
+        bend += float((each if weight is None else each * weight).sum())
     return total, bend
 
 
-def _moments(thetas: Tensor, x: Tensor, y: Tensor, log_prior: Tensor) -> tuple[float, Tensor, Tensor]:
+def _moments(
+    thetas: Tensor, x: Tensor, y: Tensor, log_prior: Tensor, w: Tensor | None = None
+) -> tuple[float, Tensor, Tensor]:  # fmt: skip
     """Log-likelihood, residual (n, J) and curvature (n, J, J) in the contrasts, averaged over draws (S, d+1, J)."""
     h = contrasts(len(log_prior))
     log_r = (log_prior + (x @ thetas) @ h).log_softmax(-1)  # (S, n, K)
-    value = float(log_r.gather(-1, y.expand(log_r.shape[:-1])[..., None]).sum()) / len(thetas)
+    own = log_r.gather(-1, y.expand(log_r.shape[:-1])[..., None])[..., 0]
+    value = float((own if w is None else own * w).sum()) / len(thetas)
     r = log_r.exp()
     residual = h.T[y] - r.mean(0) @ h.T
     if len(h) == 1:
-        return value, residual, (2 * r[..., 0] * r[..., 1]).mean(0)[:, None, None]
-    rh = r @ h.T
-    second = torch.einsum("nk,ik,jk->nij", r.mean(0), h, h) - torch.einsum("sni,snj->nij", rh, rh) / len(thetas)
-    return value, residual, second
+        second = (2 * r[..., 0] * r[..., 1]).mean(0)[:, None, None]
+    else:
+        rh = r @ h.T
+        second = torch.einsum("nk,ik,jk->nij", r.mean(0), h, h) - torch.einsum("sni,snj->nij", rh, rh) / len(thetas)
+    if w is None:
+        return value, residual, second
+    return value, residual * w[:, None], second * w[:, None, None]
 
 
 def _blocks(x: Tensor, second: Tensor) -> Tensor:
@@ -146,6 +165,7 @@ def penalty_diagonal(theta: Tensor, prior_precision: Precision) -> Tensor:
 def find_mode(
     x: Tensor, y: Tensor, log_prior: Tensor, prior_precision: float | None = None, start: Mode | None = None,
     tolerance: float = 1e-8, groups: Tensor | None = None, known: Curvature | None = None,
+    row_weights: Tensor | None = None,
 ) -> Mode:  # fmt: skip
     """The posterior mode of θ, float64.
 
@@ -159,18 +179,21 @@ def find_mode(
             last step, taken after the check, squares what is left.
         groups: the group of each feature, shape (d,); each has a λ of its own. None: one for all.
         known: the curvature of these rows at the start's θ, where it is known already.
+        row_weights: what each row counts for in the likelihood, shape (n,); None: 1 each.
 
     Raises:
         NotEstimableError: no convergence within MAX_STEPS (never seen with a positive λ).
     """
     if start is None and len(x) > MANY_ROWS:  # a tenth of the rows brings the search most of the way
-        start = find_mode(x[::10], y[::10], log_prior, prior_precision, None, tolerance, groups)
+        some = None if row_weights is None else row_weights[::10]
+        start = find_mode(x[::10], y[::10], log_prior, prior_precision, None, tolerance, groups, None, some)
+    rows, enough = (x, y, log_prior, row_weights), min(tolerance * len(x), MAX_DECREMENT)
     n_out = len(log_prior) - 1
     theta = x.new_zeros(x.shape[1], n_out) if start is None else start.theta.clone()
     lam = _first_precision(prior_precision, start, groups)
     settled = prior_precision is not None
     for step in range(MAX_STEPS):
-        local = curvature(theta, x, y, log_prior) if known is None or step > 0 else known
+        local = curvature(theta, *rows) if known is None or step > 0 else known
         if not settled:
             new = evidence_precision(local, theta) if groups is None else grouped_precision(local, theta, lam, groups)
             change = (torch.as_tensor(new).log() - torch.as_tensor(lam).log()).abs().max()
@@ -186,29 +209,21 @@ def find_mode(
             )
         move = torch.cholesky_solve(gradient[:, None], lower)[:, 0]
         decrement = float(gradient @ move)
-        if settled and decrement < (MAX_DECREMENT if len(x) > MANY_ROWS else min(tolerance * len(x), MAX_DECREMENT)):
+        if settled and decrement < (MAX_DECREMENT if len(x) > MANY_ROWS else enough):
             return Mode(theta + move.reshape(theta.shape), lam, precision, step + 1)
         if len(x) >= CHORD_ROWS and decrement < NEAR * len(x):
-            found = _chord(
-                theta + move.reshape(theta.shape),
-                penalty,
-                lower,
-                min(tolerance * len(x), MAX_DECREMENT),
-                (x, y, log_prior),
-            )
+            found = _chord(theta + move.reshape(theta.shape), penalty, lower, enough, rows)
             if found is not None:
                 theta, bend = found
                 if abs(bend / float(local.precision.diagonal()[-n_out:].sum()) - 1) > STALE:
-                    precision = curvature(theta, x, y, log_prior).precision + penalty.diag()
+                    precision = curvature(theta, *rows).precision + penalty.diag()
                 return Mode(theta, lam, precision, step + 1)
-        theta = _line_search(theta, move.reshape(theta.shape), decrement, local.value, lam, (x, y, log_prior))
+        theta = _line_search(theta, move.reshape(theta.shape), decrement, local.value, lam, rows)
         settled = settled or step > MAX_STEPS // 2
     raise NotEstimableError(f"the mode of P(y | m) was not reached in {MAX_STEPS} Newton steps")
 
 
-def _chord(
-    theta: Tensor, penalty: Tensor, lower: Tensor, tolerance: float, rows: tuple[Tensor, Tensor, Tensor]
-) -> tuple[Tensor, float] | None:
+def _chord(theta: Tensor, penalty: Tensor, lower: Tensor, tolerance: float, rows: Rows) -> tuple[Tensor, float] | None:
     """The mode by steps with one fixed curvature, factored in `lower`, with what `_gradient` says of the curvature
     there; None where they do not close in quickly."""
     before = math.inf
@@ -239,9 +254,7 @@ def log_weight_prior(theta: Tensor, prior_precision: Precision) -> Tensor:
     return -0.5 * (prior_precision * theta[..., :-1, :].square().sum(-1)).sum(-1)
 
 
-def _line_search(
-    theta: Tensor, move: Tensor, decrement: float, value: float, lam: Precision, rows: tuple[Tensor, Tensor, Tensor]
-) -> Tensor:
+def _line_search(theta: Tensor, move: Tensor, decrement: float, value: float, lam: Precision, rows: Rows) -> Tensor:
     """The longest of 1, ½, ¼ … of the move that gains a fair part of what the quadratic promises (Armijo)."""
     base = value + float(log_weight_prior(theta, lam))
     size = 1.0

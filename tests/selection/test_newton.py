@@ -223,3 +223,17 @@ def test_steps_with_a_curvature_that_is_wrong_are_given_up():
     false = Curvature(false.value, false.gradient + 100.0, false.precision / 30)
     found = find_mode(x, y, log_prior, right.prior_precision, start=right, known=false)
     torch.testing.assert_close(found.theta, right.theta, atol=1e-3, rtol=1e-3)
+
+
+@pytest.mark.parametrize("k", [2, 3])
+@pytest.mark.parametrize("n", [60, 6000])
+def test_a_row_of_weight_two_is_that_row_twice(k, n):
+    x, y, log_prior = problem(k, n=n)
+    w = 1.0 + (torch.arange(n) % 3 == 0).double()
+    twice = torch.arange(n).repeat_interleave(w.long())
+    weighted = find_mode(x, y, log_prior, row_weights=w)
+    doubled = find_mode(x[twice], y[twice], log_prior)
+    tolerance, same = (1e-6, 1e-3) if n < 5000 else (5e-3, 0.1)  # λ's last percents are not waited for
+    torch.testing.assert_close(weighted.theta, doubled.theta, atol=tolerance, rtol=tolerance)
+    assert weighted.prior_precision == pytest.approx(doubled.prior_precision, rel=same)
+    torch.testing.assert_close(weighted.precision, doubled.precision, rtol=5e-2, atol=1.0)
