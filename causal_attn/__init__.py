@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from causal_attn.faithfulness import Comparison, ShortcutTest, compare, shortcut_test, train_evaluator
     from causal_attn.masks import MaskSample
     from causal_attn.selection import SelectionFit, SelectionModel
-    from causal_attn.study import StudyConfig, StudyResult, run_study
+    from causal_attn.study import Diagnosis, StudyConfig, StudyResult, diagnose, run_study
     from causal_attn.training import ERM, InstanceWeighting, RandomAttentionPretraining, TrainResult, train
     from causal_attn.weights import WeightedMean, Weights, weighted_mean
 
@@ -39,7 +39,7 @@ _WHERE = {
     "shortcut_test": "faithfulness", "train_evaluator": "faithfulness",
     "MaskSample": "masks",
     "SelectionFit": "selection", "SelectionModel": "selection",
-    "StudyConfig": "study", "StudyResult": "study", "run_study": "study",
+    "Diagnosis": "study", "StudyConfig": "study", "StudyResult": "study", "diagnose": "study", "run_study": "study",
     "ERM": "training", "InstanceWeighting": "training", "RandomAttentionPretraining": "training",
     "TrainResult": "training", "train": "training",
     "WeightedMean": "weights", "Weights": "weights", "weighted_mean": "weights",
@@ -50,10 +50,10 @@ _MODULES = (
 )  # fmt: skip
 
 __all__ = [
-    "ERM", "Comparison", "InstanceWeighting", "LeakageTest", "MaskSample", "RandomAttentionPretraining",
-    "SelectionFit", "SelectionModel", "ShortcutTest", "StudyConfig", "StudyResult", "TrainResult",
-    "WeightedMean", "Weights", "attention", "balance_table", "compare", "data", "leakage_test", "plots",
-    "report", "run_study", "shortcut_test", "study", "train", "train_evaluator", "weighted_mean",
+    "ERM", "Comparison", "Diagnosis", "InstanceWeighting", "LeakageTest", "MaskSample",
+    "RandomAttentionPretraining", "SelectionFit", "SelectionModel", "ShortcutTest", "StudyConfig", "StudyResult",
+    "TrainResult", "WeightedMean", "Weights", "attention", "balance_table", "compare", "data", "diagnose",
+    "leakage_test", "plots", "report", "run_study", "shortcut_test", "study", "train", "train_evaluator", "weighted_mean",
 ]  # fmt: skip
 
 

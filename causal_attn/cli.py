@@ -35,6 +35,7 @@ def _parser() -> Parser:
     parser.add_argument("--version", action="version", version=f"causal-attn {causal_attn.__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     _add_study(commands.add_parser("study", help="train, test for the shortcut, retrain under Q, compare, report"))
+    _add_diagnose(commands.add_parser("diagnose", help="leakage, weights, balance and support of masks from a file"))
     commands.add_parser("data", help="the data sets that can be loaded, and whether each is installed")
     report = commands.add_parser("report", help="write the report of a results directory again")
     report.add_argument("dir", metavar="DIR", help="a directory with results.json")
@@ -62,6 +63,42 @@ def _add_study(study: argparse.ArgumentParser) -> None:
     study.add_argument("--out", metavar="DIR", default="study", help="where the results go (default: study)")
     study.add_argument("--resume", action="store_true", help="use the finished cells of an interrupted run")
     study.add_argument("--quiet", action="store_true", help="no progress bars")
+
+
+def _add_diagnose(diagnose: argparse.ArgumentParser) -> None:
+    diagnose.add_argument("file", metavar="FILE", help=".npz or .safetensors with masks and y; or .csv, .tsv, .parquet "
+        "with columns label, m0, m1, ... (an empty cell: no such position)")  # fmt: skip
+    diagnose.add_argument("--out", metavar="DIR", help="write weights, tables, ArviZ files and figures there")
+    diagnose.add_argument("--permutations", type=int, default=200, metavar="N", help="of the leakage test (200)")
+    diagnose.add_argument("--folds", type=int, default=5, metavar="N", help="of the cross-fit (5)")
+    diagnose.add_argument("--seed", type=int, default=0, metavar="N", help="of folds and permutations (0)")
+    diagnose.add_argument("--tau", type=float, default=10.0, metavar="W", help="weights above W are out of reach (10)")
+    diagnose.add_argument(
+        "--normalise", action="store_true", help="divide each row by its sum, where that is 1 within 2%%"
+    )
+    diagnose.add_argument("--quiet", action="store_true", help="no progress bars")
+
+
+def _diagnose(args: argparse.Namespace) -> int:
+    import warnings
+
+    from causal_attn.data.mask_files import read_masks
+    from causal_attn.errors import SupportWarning
+    from causal_attn.report import draw_diagnosis
+    from causal_attn.selection import SelectionModel
+    from causal_attn.study import diagnose
+
+    sample, names = read_masks(args.file, args.normalise)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", SupportWarning)  # the printed words say the same
+        found = diagnose(
+            sample, names, SelectionModel(tau=args.tau), args.folds, args.permutations, args.seed, not args.quiet
+        )
+        print(found)
+        if args.out is not None:
+            draw_diagnosis(found, found.save(args.out))
+            print(f"\n{args.out}")
+    return 0
 
 
 def _study(args: argparse.Namespace) -> int:
@@ -101,7 +138,7 @@ def _data(args: argparse.Namespace) -> int:
 
 
 OPTIONS = ("data", "downstream", "schemes", "default_tokens", "word_dropout", "seeds", "epochs", "limit", "max_tokens",
-           "k", "n_permutations", "device", "out")  # fmt: skip
+           "k", "n_permutations", "device", "out", "folds", "seed", "tau", "normalise")  # fmt: skip
 
 
 def _as_option(message: str) -> str:
@@ -113,7 +150,9 @@ def _as_option(message: str) -> str:
     return message
 
 
-COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {"study": _study, "report": _report, "data": _data}
+COMMANDS: dict[str, Callable[[argparse.Namespace], int]] = {
+    "study": _study, "diagnose": _diagnose, "report": _report, "data": _data,
+}  # fmt: skip
 
 
 def main(argv: Sequence[str] | None = None) -> int:

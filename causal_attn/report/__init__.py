@@ -9,13 +9,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from causal_attn.errors import OutputError
+from causal_attn.report.diagnosis import draw_diagnosis
 from causal_attn.report.page import render
 from causal_attn.report.read import Results, read_results
 from causal_attn.report.sheets import draw_all
 from causal_attn.report.tables import html_table, text_table, text_verdict
 from causal_attn.storage import whole_file
 
-__all__ = ["Results", "html_table", "read_results", "text_table", "text_verdict", "write"]
+__all__ = ["Results", "draw_diagnosis", "html_table", "read_results", "text_table", "text_verdict", "write"]
 
 
 def write(out: str | Path) -> Path:

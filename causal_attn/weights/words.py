@@ -19,6 +19,8 @@ LARGE, PARTIAL, SMALL = 0.25, 0.02, 0.1
 """Lower ends of the support deficit above which weighting cannot repair, or repairs a part; and an upper end below
 which support is called good."""
 NEAR_ONE = 0.95
+NEARLY_EQUAL = 0.95
+"""Share of rows that count, above which no tail matters, whatever its shape."""
 FEW_ROWS = 100
 """Effective sample sizes below this are named."""
 
@@ -26,8 +28,13 @@ FEW_ROWS = 100
 class WeightSummary(pd.DataFrame):
     """A DataFrame that prints its `attrs["words"]` below itself."""
 
+    @property
+    def table(self) -> str:
+        """The table as text, without the words."""
+        return _rounded(self).to_string(na_rep="")
+
     def __str__(self) -> str:
-        return f"{_rounded(self).to_string(na_rep='')}\n\n{self.attrs.get('words', '')}"
+        return f"{self.table}\n\n{self.attrs.get('words', '')}"
 
     __repr__ = __str__
 
@@ -86,7 +93,7 @@ def _row(weights: Weights, pick: Tensor, total: Tensor) -> dict[str, float]:
 def in_words(weights: Weights) -> str:
     """See `Weights.words`: support first, then the tail, then few rows, then what was changed."""
     parts = [_of_support(weights)]
-    if weights.khat > khat_threshold(len(weights.y)):
+    if weights.khat > khat_threshold(len(weights.y)) and weights.ess < NEARLY_EQUAL * len(weights.y):
         parts.append(f"The weights' tail is heavy (k̂ {weights.khat:.2f}): averages under them are unreliable.")
     few = [k for k, ess in enumerate(weights.ess_per_class.tolist()) if 0 < ess < FEW_ROWS]
     worn = [k for k in few if float(weights.ess_per_class[k]) < 0.5 * int((weights.y == k).sum())]

@@ -1,0 +1,138 @@
+"""Diagnosis of masks alone, whatever program made them: do they leak, can weights repair it, do the weights hold?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from causal_attn.data.checks import seed_of, whole
+from causal_attn.diagnostics import LeakageTest, balance_table, leakage_test
+from causal_attn.errors import InputError, OutputError
+from causal_attn.interop.arviz import save_netcdf
+from causal_attn.masks import MaskSample
+from causal_attn.selection import SelectionFit, SelectionModel
+from causal_attn.storage import save_json, whole_file
+from causal_attn.weights import Weights
+
+MAX_ARVIZ_ENTRIES = 5_000_000
+"""Most numbers of log_w in weights.nc; above it every so-manieth row is written."""
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What masks and labels alone can tell.
+
+    Args:
+        sample: the masks.
+        class_names: names of the classes 0..K-1.
+        leakage: does the mask tell the class?
+        fit: the selection model P(y|m).
+        weights: cross-fitted.
+        balance: before and after weighting; see `balance_table`.
+        calibration: of held-out P(y|m); see `SelectionFit.calibration`.
+    """
+
+    sample: MaskSample
+    class_names: tuple[str, ...]
+    leakage: LeakageTest
+    fit: SelectionFit
+    weights: Weights
+    balance: pd.DataFrame
+    calibration: pd.DataFrame
+
+    @property
+    def words(self) -> str:
+        """The conclusion in a few sentences."""
+        leak = self.leakage
+        told = f"{leak.bits:.3f} bits, AUC {leak.auc:.3f}, p {leak.p_value:.3f}"
+        if leak.p_value > 0.05:
+            return f"No leakage found ({told}). {self.weights.words}"
+        return (
+            f"The mask tells the class ({told}). That alone is no shortcut: a faithful mask can tell the class too; "
+            f"shortcut_test on the model decides. {self.weights.words}"
+        )
+
+    def __str__(self) -> str:
+        table = self.balance[self.balance["class"] == "pooled"]
+        smd = table[table["measure"] == "smd"]
+        worst = smd.loc[[smd["before"].abs().idxmax()]]
+        shown = pd.concat([worst, table[table["measure"] != "smd"]])
+        names = ["largest smd, " + str(worst["of"].iloc[0]), *shown["measure"].iloc[1:]]
+        lines = shown.set_axis(names, axis=0)[["before", "after", "permuted"]]
+        attrs = self.calibration.attrs
+        return "\n\n".join([
+            repr(self.sample), str(self.leakage), self.weights.summary().table,
+            "Balance (self-normalised, Hájek)\n" + lines.to_string(float_format="{:.4f}".format),
+            f"P(y|m) on held-out rows: expected calibration error {attrs['expected_calibration_error']:.3f}, log-loss "
+            f"{attrs['log_loss_nats']:.3f} nats, the prior's {attrs['prior_log_loss_nats']:.3f}",
+            self.words,
+        ])  # fmt: skip
+
+    def save(self, out: str | Path) -> Path:
+        """Write weights.npz, weights.nc, selection.nc, balance.csv, calibration.csv and diagnosis.json into `out`."""
+        folder = Path(out)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise OutputError(f"{folder}: cannot be made ({error.strerror})") from error
+        self.weights.save(folder / "weights.npz", draws=False)
+        every = max(1, self.weights.n_draws * self.sample.n // MAX_ARVIZ_ENTRIES)
+        save_netcdf(self.weights.to_arviz(obs=range(0, self.sample.n, every)), folder / "weights.nc")
+        save_netcdf(self.fit.to_arviz(log_likelihood=every == 1), folder / "selection.nc")
+        for name, table in (("balance", self.balance), ("calibration", self.calibration)):
+            with whole_file(folder / f"{name}.csv") as temporary:
+                table.to_csv(temporary, index=False)
+        save_json(folder / "diagnosis.json", self._figures())
+        return folder
+
+    def _figures(self) -> dict[str, object]:
+        finite = lambda value: value if value == value else None  # noqa: E731  # NaN is not JSON
+        low, high = self.weights.support_deficit_interval
+        leak = self.leakage
+        return {
+            "version": 1, "n": self.sample.n, "positions": self.sample.T, "classes": list(self.class_names),
+            "leakage_bits": leak.bits, "leakage_auc": leak.auc, "p_value": finite(leak.p_value),
+            "support_deficit": self.weights.support_deficit, "mean_weight": self.weights.mean,
+            "calibration_residual": self.weights.calibration_residual, "ess": self.weights.ess,
+            "ess_per_class": self.weights.ess_per_class.tolist(), "largest_share": self.weights.largest_share,
+            "khat": self.weights.khat, "entropy_nats": self.weights.entropy,
+            "intervals": {
+                "leakage_bits": list(leak.bits_interval), "leakage_auc": list(leak.auc_interval),
+                "support_deficit": [low, high],
+            },
+            "words": self.words,
+        }  # fmt: skip
+
+
+def diagnose(
+    sample: MaskSample, class_names: Sequence[str] | None = None, model: SelectionModel | None = None,
+    folds: int = 5, n_permutations: int = 200, seed: int = 0, progress: bool = True,
+) -> Diagnosis:  # fmt: skip
+    """Leakage, weights, balance and calibration of masks and labels.
+
+    Args:
+        sample: masks and classes.
+        class_names: names of the classes; None: their numbers.
+        model: how P(y|m) is estimated; None: `SelectionModel()`.
+        folds: of the cross-fit.
+        n_permutations: of the leakage test.
+        seed: of folds, draws and permutations.
+        progress: show bars.
+
+    Warns:
+        SupportWarning: weighting cannot repair these masks.
+    """
+    if not isinstance(sample, MaskSample):
+        raise InputError(f"sample: expected a MaskSample, got {type(sample).__name__}")
+    names = tuple(str(k) for k in range(sample.n_classes)) if class_names is None else tuple(class_names)
+    if len(names) != sample.n_classes:
+        raise InputError(f"class_names: expected {sample.n_classes}, got {len(names)}")
+    n_permutations, seed = whole(n_permutations, "n_permutations", 1), seed_of(seed)
+    chosen = SelectionModel() if model is None else model
+    fit = chosen.fit(sample, folds=folds, seed=seed, progress=progress)
+    leakage = leakage_test(sample, n_permutations, seed, progress=progress)
+    weights = fit.weights()
+    return Diagnosis(sample, names, leakage, fit, weights, balance_table(sample, weights, seed), fit.calibration())
