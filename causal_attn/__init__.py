@@ -53,7 +53,8 @@ __all__ = [
     "ERM", "Comparison", "Diagnosis", "InstanceWeighting", "LeakageTest", "MaskSample",
     "RandomAttentionPretraining", "SelectionFit", "SelectionModel", "ShortcutTest", "StudyConfig", "StudyResult",
     "TrainResult", "WeightedMean", "Weights", "attention", "balance_table", "compare", "data", "diagnose",
-    "leakage_test", "plots", "report", "run_study", "shortcut_test", "study", "train", "train_evaluator", "weighted_mean",
+    "leakage_test", "plots", "report", "run_study", "shortcut_test", "study", "train", "train_evaluator",
+    "weighted_mean",
 ]  # fmt: skip
 
 
