@@ -24,6 +24,7 @@ from causal_attn.selection.permutation import Pairs, RatioFit, ratio_deficit
 from causal_attn.selection.response import with_intercept
 from causal_attn.weights import SupportDeficit, Weights, stabilised_log_weights, support_deficit
 from causal_attn.weights.calibration import reliability_table
+from causal_attn.weights.core import DRAW_CHUNK, MAX_DRAW_ENTRIES
 
 if TYPE_CHECKING:
     from causal_attn.selection.estimator import SelectionModel
@@ -274,14 +275,21 @@ class SelectionFit:
 
     # ------------------------------------------------------------------------------------------------ ArviZ
 
-    def to_arviz(self, log_likelihood: bool = True) -> Any:
-        """Groups posterior, sample_stats, optimization, observed_data, constant_data and log_likelihood; one chain.
+    def to_arviz(self, log_likelihood: bool = True, posterior_predictive: bool = True, seed: int = 0) -> Any:
+        """Groups posterior, sample_stats, optimization, observed_data and constant_data, and the two below; one chain.
+
+        Args:
+            log_likelihood: whether to add log P(y_i|m_i) of each draw, nats, (draw, obs_id), by the final fit.
+            posterior_predictive: whether to add a y of each draw and row from that draw's P(y|m_i), (draw, obs_id).
+                With x-features, where there is no P(y|m), both groups are left out.
+            seed: of the posterior predictive.
 
         Raises:
-            NotEstimableError: a plug-in classifier has no posterior.
+            NotEstimableError: a plug-in classifier has no posterior; or these groups would exceed 1e8 entries each.
         """
         if self.final.n_draws == 0:
             raise NotEstimableError("to_arviz: a plug-in classifier has no posterior")
+        whole(seed, "seed", 0)
         y = self.sample.y
         posterior, dims = posterior_arrays(self)
         groups: dict[str, dict[str, np.ndarray]] = {
@@ -293,8 +301,8 @@ class SelectionFit:
             groups["optimization"] = {"elbo": self.elbo.numpy()}
         if isinstance(self.final, OutcomeFit):
             groups["sample_stats"] = {"lp": self._log_joint_of_draws().numpy()}
-        if log_likelihood and not self._conditions_on_x:
-            groups["log_likelihood"] = {"y": self._own_log_prob().numpy()}
+        if not self._conditions_on_x:
+            groups |= self._per_row_groups(log_likelihood, posterior_predictive, seed)
         dims |= {"elbo": ["step"], "y": ["obs_id"], "fold": ["obs_id"], "prior": ["label"]}
         k = len(self.log_prior)
         coords = {
@@ -303,14 +311,28 @@ class SelectionFit:
         }  # fmt: skip
         return to_arviz(groups, dims, coords)
 
-    def _own_log_prob(self) -> Tensor:
-        """Draws of log P(y_i|m_i) from the final fit, (S, n), a block of rows at a time."""
-        blocks = zip(self.phi.split(ROW_CHUNK), self.sample.y.split(ROW_CHUNK))
-        parts = [
-            lp.gather(-1, y.expand(len(lp), -1)[..., None])[..., 0]
-            for lp, y in ((self.final.log_prob(rows), y) for rows, y in blocks)
-        ]
-        return torch.cat(parts, -1)
+    def _per_row_groups(self, log_likelihood: bool, predictive: bool, seed: int) -> dict[str, dict[str, np.ndarray]]:
+        """The groups that were asked for, y of shape (S, n) in each, a block of rows at a time."""
+        shapes = {"log_likelihood": np.float64, "posterior_predictive": np.int32}
+        asked = [name for name, wanted in zip(shapes, (log_likelihood, predictive)) if wanted]
+        s, n = self.final.n_draws, self.sample.n
+        if asked and s * n > MAX_DRAW_ENTRIES:
+            options = ", ".join(f"{name}=False" for name in asked)
+            raise NotEstimableError(
+                f"to_arviz: {s} x {n} entries of {' and '.join(asked)} exceed {MAX_DRAW_ENTRIES:.0e}; pass {options}"
+            )
+        out = {name: np.empty((s, n), shapes[name]) for name in asked}
+        rng = np.random.default_rng([seed, 11])
+        block = max(1, min(ROW_CHUNK, DRAW_CHUNK // (s * len(self.log_prior))))  # (S, block, K) is held at once
+        for start in range(0, n if asked else 0, block):
+            rows = slice(start, start + block)
+            log_p, y = self.final.log_prob(self.phi[rows]), self.sample.y[rows]
+            if log_likelihood:
+                own = log_p.gather(-1, y.expand(len(log_p), -1)[..., None])[..., 0]
+                out["log_likelihood"][:, rows] = own.numpy()
+            if predictive:
+                out["posterior_predictive"][:, rows] = classes_drawn(log_p, rng).numpy()
+        return {name: {"y": values} for name, values in out.items()}
 
     def _log_joint_of_draws(self) -> Tensor:
         assert isinstance(self.final, OutcomeFit)
@@ -324,6 +346,13 @@ def checked_prior(values: Any, name: str, n_classes: int) -> Tensor:
     if prior.shape != (n_classes,) or not (prior > 0).all() or abs(float(prior.sum()) - 1) > 1e-6:
         raise InputError(f"{name}: expected {n_classes} positive numbers that sum to 1, got {prior.tolist()}")
     return prior
+
+
+def classes_drawn(log_prob: Tensor, rng: np.random.Generator) -> Tensor:
+    """One class per row from P(k) = exp(log_prob), by inverting the distribution function. (..., K) -> (...) int."""
+    below = log_prob[..., :-1].exp().cumsum(-1)
+    u = torch.from_numpy(rng.random(log_prob.shape[:-1]))
+    return (u[..., None] >= below).sum(-1)
 
 
 def posterior_arrays(fit: SelectionFit) -> tuple[dict[str, np.ndarray], dict[str, list[str]]]:

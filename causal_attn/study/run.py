@@ -206,9 +206,8 @@ def _write(
     _sweep(out)
     with tempfile.TemporaryDirectory(dir=out, prefix=".new-") as name:
         new = Path(name)
-        save_netcdf(
-            fit.to_arviz(log_likelihood=fit.sample.n * fit.final.n_draws <= MAX_ARVIZ_ENTRIES), new / "selection.nc"
-        )
+        per_row = fit.sample.n * fit.final.n_draws <= MAX_ARVIZ_ENTRIES
+        save_netcdf(fit.to_arviz(log_likelihood=per_row, posterior_predictive=per_row), new / "selection.nc")
         save_netcdf(weights.to_arviz(_arviz_rows(weights)), new / "weights.nc")
         save_arrays(new / "details.npz", _details(cells, weights, fit), {})
         save_json(new / "examples.json", _examples(data, cells))

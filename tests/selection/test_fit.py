@@ -1,9 +1,7 @@
 """The fit against worlds whose weights are known, and the identities its draws must obey."""
 
 import math
-import warnings
 
-import arviz as az
 import numpy as np
 import pyro
 import pytest
@@ -12,7 +10,6 @@ from sklearn.metrics import roc_auc_score
 
 from causal_attn.data.worlds import Concentration, DeterministicLeak, Ends, Gaussian, Logistic, Null, Tabular
 from causal_attn.errors import InputError, SupportWarning
-from causal_attn.interop.arviz import load_netcdf, save_netcdf
 from causal_attn.masks import MaskSample, centred_log_ratio
 from causal_attn.selection import SelectionModel
 from causal_attn.selection import estimator as estimator_module
@@ -305,42 +302,6 @@ def test_float32_and_half_masks_give_nearly_the_same_weights():
         fit = SelectionModel().fit(coarse, progress=False)
         assert (fit.weights().log_w - truth).abs().max() < tolerance
         assert torch.isfinite(fit.log_prob(coarse.masks)).all()
-
-
-# ------------------------------------------------------------------------------------------------ ArviZ
-
-
-def test_to_arviz_has_the_groups_and_dims_of_the_interface(regular, tmp_path):
-    _, sample, fit = regular
-    data = fit.to_arviz()
-    expected = {"posterior", "sample_stats", "optimization", "observed_data", "constant_data", "log_likelihood"}
-    assert set(data.groups()) == expected
-    assert data.posterior.weights.dims == ("chain", "draw", "feature", "contrast")
-    assert data.posterior.intercept.dims == ("chain", "draw", "contrast")
-    assert data.optimization.elbo.dims == ("step",)
-    assert data.log_likelihood.y.dims == ("chain", "draw", "obs_id")
-    assert data.sample_stats.lp.dims == ("chain", "draw")
-    assert data.constant_data["prior"].dims == ("label",)
-    assert list(data.posterior.feature.values) == list(fit.feature_map.names)
-    own = fit.log_prob(sample.masks)[:, torch.arange(sample.n), sample.y]
-    np.testing.assert_allclose(data.log_likelihood.y[0], own, rtol=1e-9)
-    np.testing.assert_array_equal(data.observed_data.y, sample.y)
-    assert len(az.summary(data, var_names=["intercept"])) == 2
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # 30 draws are few for its tail index
-        assert np.isfinite(az.loo(data).elpd_loo)
-    save_netcdf(data, tmp_path / "fit.nc")
-    back = load_netcdf(tmp_path / "fit.nc")
-    np.testing.assert_array_equal(back.posterior.weights, data.posterior.weights)
-    assert "log_likelihood" not in fit.to_arviz(log_likelihood=False).groups()
-
-
-def test_weights_of_a_fit_go_to_arviz(regular):
-    _, _, fit = regular
-    data = fit.weights(n_draws=10).to_arviz(obs=[1, 5])
-    assert data.posterior.sizes["draw"] == 10
-    assert data.posterior.obs_id.values.tolist() == [1, 5]
-    np.testing.assert_array_equal(data.constant_data.fold, fit.fold[[1, 5]])
 
 
 # ------------------------------------------------------------------------------------------------ refusals
