@@ -177,3 +177,38 @@ def _generalised_pareto(excess: np.ndarray) -> tuple[float, float]:
 def khat_threshold(n: int) -> float:
     """The k̂ above which a mean of n weights is unreliable: min(1 - 1/log10(n), 0.7)."""
     return min(1 - 1 / np.log10(max(n, 11)), 0.7)
+
+
+def loo_khat(data: Any) -> np.ndarray:
+    """Pareto k̂ of leaving out each observation, by PSIS of its log-likelihood, in the order of the data.
+
+    Args:
+        data: with the groups posterior and log_likelihood, the latter of one variable.
+
+    Returns:
+        Shape (n,); infinite where the tail cannot be fitted.
+    """
+    n_draws(data)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # k̂ is returned and judged by the caller
+        found = arviz().loo(data, pointwise=True)
+    return np.asarray(found.pareto_k, dtype=np.float64).ravel()
+
+
+def n_draws(data: Any) -> int:
+    """Draws behind each log-likelihood, all chains together.
+
+    Raises:
+        InputError: `data` is no ArviZ data, or has no group log_likelihood of exactly one variable.
+    """
+    group = getattr(data, "log_likelihood", None)
+    if group is None or not hasattr(data, "posterior"):
+        raise InputError(
+            "data: expected fit.to_arviz() with the groups posterior and log_likelihood, got "
+            f"{type(data).__name__}{' without them' if hasattr(data, 'posterior') else ''}"
+        )
+    variables = list(group.data_vars)
+    if len(variables) != 1:
+        raise InputError(f"data: expected one variable in the group log_likelihood, found {variables}")
+    sizes = group[variables[0]].sizes
+    return int(sizes["chain"] * sizes["draw"])

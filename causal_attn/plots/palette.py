@@ -10,6 +10,11 @@ INK = "#1d2433"
 MUTED = "#5d6675"
 GRID = "#e4e7ec"
 SHADE = "#f0e6d2"
+FAINT = "#c4cad4"
+ACCENT = "#1f5fa8"
+WARN = "#d08700"
+BAD = "#b3261e"
+"""Of figures that show neither schemes nor classes: what matters, what to look at, and what is wrong."""
 
 _SCHEMES = ("#D55E00", "#0072B2", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#595959", "#7A6A00")
 _MARKERS = ("o", "s", "D", "^", "v", "P", "X", "*")

@@ -8,26 +8,12 @@ from __future__ import annotations
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
 from causal_attn.plots import palette
-from causal_attn.report.drawing import (
-    PRIOR_DASH,
-    beside,
-    class_rows,
-    estimates,
-    heap,
-    log_axis,
-    log_edges,
-    mean_tick,
-    outline,
-    plain,
-    point,
-    prior_mark,
-    scheme_rows,
-)
+from causal_attn.plots.by_class import draw_overlap, draw_weights
+from causal_attn.plots.parts import plain
+from causal_attn.report.drawing import estimates, mean_tick, point, scheme_rows
 from causal_attn.report.read import Results
 
 HISTORY_COLUMN = {"loss": 0, "accuracy": 2}
@@ -67,51 +53,17 @@ def leakage(ax: Axes, results: Results) -> Axes:
 
 
 def weights(ax: Axes, results: Results) -> Axes:
-    """How the weights w = P(y)/P(y|m) spread, one row per class; w = 1 and the smallest possible weight are marked."""
+    """How the weights w = P(y)/P(y|m) spread, one row per class; see `plots.weight_histogram`."""
     log_w, y = results.arrays["log_w"], results.arrays["y"]
-    finite = np.isfinite(log_w)
-    edges = log_edges(log_w[finite])
-    classes = range(max(len(results.class_names), int(y.max(initial=0)) + 1))
-    for k in classes:
-        mine = finite & (y == k)
-        share = float(np.mean(y == k))
-        heap(ax, k, np.exp(log_w[mine]), edges, palette.class_colour(k))
-        if share > 0:
-            prior_mark(ax, k, share)
-        largest = f"largest {np.exp(log_w[mine].max()):.3g}" if mine.any() else ""
-        beside(ax, k, f"{largest}\n{int((y == k).sum()):,} rows")
-    ax.axvline(1.0, color=palette.MUTED, lw=1)
-    ax.set_xlim(min(edges[0] * 0.94, 0.8), max(edges[-1] * 1.06, 1.25))
-    log_axis(ax)
-    class_rows(ax, results, classes)
-    ax.set_xlabel("weight w (log scale, no unit); left of w = 1 a row counts for less, right of it for more")
-    marks = [
-        Line2D([], [], color=palette.MUTED, lw=1, label="w = 1, no change"),
-        Line2D([], [], color=palette.INK, lw=1.4, ls=PRIOR_DASH, label="P(y), the smallest weight possible"),
-    ]
-    ax.legend(handles=marks, loc="lower left", bbox_to_anchor=(-0.01, 1.0), ncols=2)
-    return ax
+    names = _class_names(results, max(len(results.class_names), int(y.max(initial=0)) + 1))
+    shares = np.bincount(y.astype(int), minlength=len(names)) / max(len(y), 1)
+    return draw_weights(ax, log_w, y, shares, names)
 
 
 def overlap(ax: Axes, results: Results) -> Axes:
-    """Held-out P(class | mask), one row per class: filled for that class's rows, outlined for all others."""
-    prob, y = np.exp(results.arrays["log_prob"]), results.arrays["y"]
-    edges = np.linspace(0.0, 1.0, 41)
-    classes = range(prob.shape[1])
-    for k in classes:
-        heap(ax, k, prob[y == k, k], edges, palette.class_colour(k))
-        outline(ax, k, prob[y != k, k], edges)
-        prior_mark(ax, k, float(np.mean(y == k)))
-    ax.set_xlim(-0.01, 1.01)
-    class_rows(ax, results, classes)
-    ax.set_xlabel("held-out probability of the row’s class given the mask, P(class | m)")
-    handles = [
-        Patch(color=palette.MUTED, alpha=0.45, label="rows of the class"),
-        Line2D([], [], color=palette.INK, lw=1, label="rows of other classes"),
-        Line2D([], [], color=palette.INK, lw=1.4, ls=PRIOR_DASH, label="P(class)"),
-    ]
-    ax.legend(handles=handles, loc="lower left", bbox_to_anchor=(-0.01, 1.0), ncols=3)
-    return ax
+    """Held-out P(class | mask), one row per class; see `plots.overlap`."""
+    log_prob = results.arrays["log_prob"]
+    return draw_overlap(ax, log_prob, results.arrays["y"], _class_names(results, log_prob.shape[1]))
 
 
 def profile(ax: Axes, results: Results, scheme: str) -> Axes:
@@ -164,6 +116,10 @@ def elbo(ax: Axes, results: Results) -> Axes:
     ax.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
     ax.grid(axis="y", color=palette.GRID, lw=0.8)
     return ax
+
+
+def _class_names(results: Results, n_classes: int) -> list[str]:
+    return [results.class_name(k) for k in range(n_classes)]
 
 
 def _shown_positions(results: Results, available: int) -> int:

@@ -14,8 +14,8 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from causal_attn.plots import palette
+from causal_attn.plots.parts import plain
 from causal_attn.report import figures
-from causal_attn.report.drawing import plain
 from causal_attn.report.read import Results, Scheme
 
 DPI = 160

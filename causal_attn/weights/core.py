@@ -181,7 +181,7 @@ class Weights:
         """D_τ with its 95% interval; NaN where log P(k|m) is unknown and K > 2."""
         if self.given_deficit is not None:
             return self.given_deficit
-        log_prob = self._known_log_prob()
+        log_prob = self.known_log_prob()
         if log_prob is None:
             return SupportDeficit(float("nan"), float("nan"), float("nan"))
         return support_deficit(log_prob, self.y, self.prior, self.tau)
@@ -196,7 +196,8 @@ class Weights:
         """95% interval of the support deficit."""
         return self.deficit.low, self.deficit.high
 
-    def _known_log_prob(self) -> Tensor | None:
+    def known_log_prob(self) -> Tensor | None:
+        """Held-out log P(k | m), nats, shape (n, K): as given, or, with K = 2, as the weights imply it; else None."""
         if self.log_prob is not None or len(self.prior) != 2 or self.record:
             return self.log_prob
         own = (self.prior.log()[self.y] - self.log_w).clamp(max=0)  # K = 2: r(own class) = P(y)/w, the other 1 - that
@@ -225,7 +226,7 @@ class Weights:
         return self._changed(smooth - smooth.logsumexp(0) + self.log_w.logsumexp(0), "Pareto-smoothed")
 
     def _changed(self, log_w: Tensor, what: str) -> Weights:
-        kept = self._known_log_prob()
+        kept = self.known_log_prob()
         return replace(
             self, log_w=log_w, log_prob=kept, record=(*self.record, what), draw_source=None, given_draws=None,
             n_draws=0, given_deficit_draws=None,
@@ -258,7 +259,7 @@ class Weights:
 
     def share_certain(self, level: float) -> float:
         """Share of rows where one class has a held-out probability above `level`; 0 where log P(k|m) is unknown."""
-        log_prob = self._known_log_prob()
+        log_prob = self.known_log_prob()
         return 0.0 if log_prob is None else float((log_prob.amax(-1) > np.log(level)).double().mean())
 
     # ------------------------------------------------------------------------------------------------ files

@@ -12,8 +12,8 @@ import pytest
 from matplotlib.figure import Figure
 
 from causal_attn.plots import palette
+from causal_attn.plots.parts import log_edges, plain
 from causal_attn.report import figures, read_results
-from causal_attn.report.drawing import log_edges, plain
 from causal_attn.report.sheets import draw_all
 from causal_attn.storage import load_arrays, save_arrays
 from tests.report.made import LABELS, edit, write_results

@@ -1,0 +1,67 @@
+"""The page on trust: its script runs, and the page shows what the script makes."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+import torch
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+
+
+@pytest.fixture(scope="module")
+def script() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("trust_page", DOCS / "trust.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_figure_is_written_and_every_summary_printed(script, tmp_path, capsys) -> None:
+    script.main(tmp_path / "images", n=200)
+    made = {path.name: path for path in (tmp_path / "images").iterdir()}
+    assert set(made) == {f"trust-{name}.png" for name in script.FIGURES}
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in made.values())
+    printed = capsys.readouterr().out
+    assert [line[4:] for line in printed.splitlines() if line.startswith("---")] == list(script.WORLDS)
+
+
+def test_the_page_shows_every_figure_and_no_other(script) -> None:
+    page = (DOCS / "trust.md").read_text("utf-8")
+    assert set(re.findall(r"\(images/(trust-[a-z]+\.png)\)", page)) == {f"trust-{name}.png" for name in script.FIGURES}
+    sizes = {path.name: path.stat().st_size for path in (DOCS / "images").glob("trust-*.png")}
+    assert set(sizes) == {f"trust-{name}.png" for name in script.FIGURES}
+    assert max(sizes.values()) < 200_000
+
+
+def test_the_page_holds_the_printed_summaries(script) -> None:
+    """But for the figures' last digits, which may differ between machines."""
+    page = (DOCS / "trust.md").read_text("utf-8")
+    blocks = re.findall(r"\*\*([a-z-]+)\*\*\n\n```\n(.*?)\n```", page, re.DOTALL)
+    assert {name: _shape(text) for name, text in blocks} == {
+        name: _shape(script.said(one)) for name, one in script.worlds().items()
+    }
+
+
+def _shape(text: str) -> str:
+    return " ".join(re.sub(r"[\d.,]*\d", "#", text).split())
+
+
+def test_balance_by_hand(script) -> None:
+    """Two classes: the difference of the two weighted means over the standard deviation of all rows."""
+    sample = script.WORLDS["fine"].sample(80, seed=3)
+    weights = script.Weights.from_log(torch.linspace(-1, 1, 80).double(), sample.y)
+    row = script._balance(sample, weights).set_index("of").loc["m[2]"]
+    m, y, w = sample.masks[:, 2].numpy(), sample.y.numpy(), weights.log_w.exp().numpy()
+    gap = np.average(m[y == 1], weights=w[y == 1]) - np.average(m[y == 0], weights=w[y == 0])
+    assert row["after"] == pytest.approx(abs(gap) / m.std(ddof=1))
+    assert row["before"] == pytest.approx(abs(m[y == 1].mean() - m[y == 0].mean()) / m.std(ddof=1))
