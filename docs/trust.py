@@ -14,17 +14,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-import pandas as pd
-import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from torch import Tensor
 
-from causal_attn import MaskSample, SelectionFit, SelectionModel, Weights, plots
+from causal_attn import MaskSample, SelectionFit, SelectionModel, Weights, balance_table, plots
 from causal_attn.data.worlds import DeterministicLeak, DirichletByClass, Gaussian, World
 from causal_attn.errors import SupportWarning
-from causal_attn.masks import concentration
 from causal_attn.plots import palette
 from causal_attn.weights.words import LARGE, PARTIAL
 
@@ -35,7 +30,6 @@ WORLDS: dict[str, World] = {
     "heavy-tailed": DirichletByClass(alpha=((2.0, 1.5, 1.5, 1.5, 1.0, 0.6), (0.6, 1.0, 1.5, 1.5, 1.5, 2.0))),  # type: ignore[arg-type]
     "deterministic": DeterministicLeak(),
 }
-N_PERMUTATIONS = 50
 
 
 @dataclass(frozen=True)
@@ -97,7 +91,7 @@ def support_figure(found: Mapping[str, Fitted]) -> Figure:
 
 def love_figure(found: Mapping[str, Fitted]) -> Figure:
     """Balance of every position before and after weighting."""
-    return _side_by_side(found, 4.2, lambda ax, one: plots.love(_balance(one.sample, one.weights), ax))
+    return _side_by_side(found, 4.2, lambda ax, one: plots.love(balance_table(one.sample, one.weights), ax))
 
 
 def calibration_figure(found: Mapping[str, Fitted]) -> Figure:
@@ -127,45 +121,6 @@ def _side_by_side(found: Mapping[str, Fitted], height: float, draw: Callable[[Ax
         part.suptitle(name, weight="bold")
         draw(part.subplots(), one)
     return figure
-
-
-# ---------------------------------------------------------------------------------------------- balance
-
-
-def _balance(sample: MaskSample, weights: Weights) -> pd.DataFrame:
-    """Standardised mean differences of each position and of the concentration, classes pooled, as `plots.love` reads.
-
-    |mean over a class − mean over all others| / standard deviation of all rows, averaged over classes by their share.
-    """
-    m = sample.masks.double()
-    values = torch.cat([m, concentration(m, sample.valid)], 1)
-    names = [f"m[{t}]" for t in range(sample.T)] + ["mean log m", "entropy", "log sum m^2"]
-    even, w = torch.ones(sample.n).double(), weights.log_w.exp()
-    rng = np.random.default_rng(0)
-    shuffles = [sample.y[torch.from_numpy(rng.permutation(sample.n))] for _ in range(N_PERMUTATIONS)]
-    permuted = torch.stack([_difference(values, y, even) for y in shuffles])
-    return pd.DataFrame(
-        {
-            "measure": "smd",
-            "of": names,
-            "position": pd.array([*range(sample.T), None, None, None], dtype="Int64"),
-            "class": "pooled",
-            "before": _difference(values, sample.y, even).numpy(),
-            "after": _difference(values, sample.y, w).numpy(),
-            "permuted": permuted.mean(0).numpy(),
-            "standard_error": permuted.std(0).numpy(),
-        }
-    )
-
-
-def _difference(values: Tensor, y: Tensor, w: Tensor) -> Tensor:
-    """The pooled |SMD| of each column under row weights w. (n, d), (n,), (n,) -> (d,)."""
-    total = torch.zeros(values.shape[1]).double()
-    for k in y.unique().tolist():
-        own, other = w * (y == k), w * (y != k)
-        gap = own @ values / own.sum() - other @ values / other.sum()
-        total += (y == k).double().mean() * gap.abs()
-    return total / values.std(0)
 
 
 # ---------------------------------------------------------------------------------------------- all of it

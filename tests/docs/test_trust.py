@@ -8,9 +8,7 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
-import numpy as np
 import pytest
-import torch
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
@@ -54,14 +52,3 @@ def test_the_page_holds_the_printed_summaries(script) -> None:
 
 def _shape(text: str) -> str:
     return " ".join(re.sub(r"[\d.,]*\d", "#", text).split())
-
-
-def test_balance_by_hand(script) -> None:
-    """Two classes: the difference of the two weighted means over the standard deviation of all rows."""
-    sample = script.WORLDS["fine"].sample(80, seed=3)
-    weights = script.Weights.from_log(torch.linspace(-1, 1, 80).double(), sample.y)
-    row = script._balance(sample, weights).set_index("of").loc["m[2]"]
-    m, y, w = sample.masks[:, 2].numpy(), sample.y.numpy(), weights.log_w.exp().numpy()
-    gap = np.average(m[y == 1], weights=w[y == 1]) - np.average(m[y == 0], weights=w[y == 0])
-    assert row["after"] == pytest.approx(abs(gap) / m.std(ddof=1))
-    assert row["before"] == pytest.approx(abs(m[y == 1].mean() - m[y == 0].mean()) / m.std(ddof=1))
