@@ -9,13 +9,9 @@ tables show medians and ratios of medians. Peak memory is that of a fresh proces
 from __future__ import annotations
 
 import argparse
-import contextlib
-import importlib.metadata
 import json
 import math
 import os
-import platform
-import resource
 import statistics
 import subprocess
 import sys
@@ -27,6 +23,8 @@ from typing import Any
 
 import numpy as np
 import torch
+from measuring import Side, alternate, forget_peak, gigabytes, peak_bytes, table
+from measuring import report as run_parts
 from scipy.stats import chisquare
 from sklearn.ensemble import HistGradientBoostingClassifier, RandomForestClassifier
 from sklearn.linear_model import LogisticRegression
@@ -51,7 +49,6 @@ SBC_DRAWS, SBC_BINS = 99, 20
 """99 independent draws give 100 ranks, five to a bin; the fit's draws are independent, so none are thinned away."""
 SBC_FEATURES, SBC_SCALE, SBC_INTERCEPT = 4, 0.5, 0.5
 
-Side = Callable[[], Any]
 OURS, OURS_DRAWS, OURS_MASKS = "ours", "ours, all draws kept", "ours, from masks"
 SKLEARN = "scikit-learn cross_val_predict"
 
@@ -136,32 +133,6 @@ def large_sample(n: int, n_positions: int) -> MaskSample:
 # ---------------------------------------------------------------------------------------------------- measuring
 
 
-def alternate(sides: dict[str, Side], repeats: int) -> dict[str, list[float]]:
-    """Seconds of each side, run in turn `repeats` times, the order reversed every other round."""
-    seconds: dict[str, list[float]] = {name: [] for name in sides}
-    for number in range(repeats):
-        for name in sides if number % 2 == 0 else reversed(sides):
-            start = time.perf_counter()
-            sides[name]()
-            seconds[name].append(time.perf_counter() - start)
-    return seconds
-
-
-def peak_bytes() -> int:
-    """Peak resident memory of this process.
-
-    Linux hands ru_maxrss on through exec, so a large parent would be counted; the kernel's own high-water mark of the
-    present address space is read where there is one.
-    """
-    status = Path("/proc/self/status")
-    if status.exists():
-        for line in status.read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) * 1024
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
-
-
 def in_subprocess(side: str, n: int, n_positions: int, folds: int) -> dict[str, float]:
     """Seconds and peak bytes of one side in a fresh process."""
     job = json.dumps({"side": side, "n": n, "n_positions": n_positions, "folds": folds})
@@ -180,46 +151,6 @@ def worker(job: dict[str, Any]) -> dict[str, float]:
     start = time.perf_counter()
     sides[job["side"]]()
     return {"seconds": time.perf_counter() - start, "peak": peak_bytes()}
-
-
-def table(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    """A Markdown table; floats with three significant digits or decimals."""
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join("| " + " | ".join(_cell(value) for value in line) + " |" for line in lines)
-
-
-def _cell(value: Any) -> str:
-    if not isinstance(value, float):
-        return str(value)
-    return f"{value:.3f}" if abs(value) < 100 else f"{value:.0f}"
-
-
-def gigabytes(value: float) -> str:
-    """Bytes in GB, two decimals."""
-    return f"{value / 1e9:.2f} GB"
-
-
-def machine() -> str:
-    """Processor, cores, threads and versions."""
-    versions = [f"{name} {importlib.metadata.version(name)}" for name in ("torch", "scikit-learn", "numpy", "pyro-ppl")]
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    threads = f"OMP_NUM_THREADS {os.environ.get('OMP_NUM_THREADS', 'unset')}"
-    facts = [cpu_model(), f"{cores} cores", f"{torch.get_num_threads()} torch threads ({threads})"]
-    return ", ".join([*facts, f"Python {platform.python_version()}", *versions])
-
-
-def cpu_model() -> str:
-    """The processor's name."""
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
-
-
-def forget_peak() -> None:
-    """Start the high-water mark again from what is held now, where Linux lets us: making the data shall not count."""
-    with contextlib.suppress(OSError):
-        Path("/proc/self/clear_refs").write_text("5")
 
 
 def fitted(model: SelectionModel, sample: MaskSample, **options: Any) -> SelectionFit:
@@ -526,21 +457,6 @@ PARTS: dict[str, Callable[[Sizes], str]] = {
 }  # fmt: skip
 
 
-def report(names: Sequence[str], sizes: Sizes, out: Path | None) -> str:
-    """Run the parts; print each as it ends and keep `out` up to date."""
-    text = f"# Benchmark of the selection model\n\n{machine()}\n"
-    print(text, flush=True)
-    for name in names:
-        start = time.perf_counter()
-        body = PARTS[name](sizes)
-        section = f"## {name}\n\n{PARTS[name].__doc__}\n\n{body}\n\nTook {time.perf_counter() - start:.0f} s.\n"
-        print(section, flush=True)
-        text += "\n" + section
-        if out is not None:
-            out.write_text(text, encoding="utf-8")
-    return text
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
     """The command; see the top of the file."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -553,7 +469,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(json.dumps(worker(options.worker)))
         return
     names = list(PARTS) if options.part == "all" else [options.part]
-    report(names, QUICK if options.quick else FULL, options.out)
+    run_parts("Benchmark of the selection model", PARTS, names, QUICK if options.quick else FULL, options.out)
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -13,14 +14,17 @@ SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "selection.py"
 
 
 @pytest.fixture(scope="module")
-def script() -> ModuleType:
+def script() -> Iterator[ModuleType]:
     spec = importlib.util.spec_from_file_location("selection_benchmark", SCRIPT)
     assert spec is not None
     assert spec.loader is not None
+    monkeypatch = pytest.MonkeyPatch()
+    monkeypatch.syspath_prepend(str(SCRIPT.parent))  # as `python benchmarks/selection.py` has it
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # dataclasses look their module up
     spec.loader.exec_module(module)
-    return module
+    yield module
+    monkeypatch.undo()
 
 
 @pytest.mark.filterwarnings("ignore")

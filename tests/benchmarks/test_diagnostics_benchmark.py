@@ -1,0 +1,39 @@
+"""The benchmark script runs, part by part, at its quick sizes. Nothing here asserts a time."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "diagnostics.py"
+
+
+@pytest.fixture(scope="module")
+def script() -> Iterator[ModuleType]:
+    spec = importlib.util.spec_from_file_location("diagnostics_benchmark", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    monkeypatch = pytest.MonkeyPatch()
+    monkeypatch.syspath_prepend(str(SCRIPT.parent))  # as `python benchmarks/diagnostics.py` has it
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    yield module
+    monkeypatch.undo()
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("part", ["deterministic", "null", "partial", "stretch", "tails", "balance", "bound"])
+def test_part_prints_a_table(script, part, tmp_path, capsys):
+    out = tmp_path / "out.md"
+    script.main(["--part", part, "--quick", "--out", str(out)])
+    text = out.read_text(encoding="utf-8")
+    assert f"## {part}\n" in text
+    assert "| --- |" in text
+    assert "scikit-learn" in text  # the machine's line
+    assert f"## {part}\n" in capsys.readouterr().out
