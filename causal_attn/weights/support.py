@@ -14,6 +14,8 @@ from torch import Tensor
 
 N_CUTS = 4000
 """Most cut points of the rank inversion; beyond it the cuts are spread over the ranks (error at most 1/N_CUTS)."""
+N_STARTS = 400
+"""Ranks at which the lower end may lie."""
 SAME_SCORE = 1e-6
 """Log-probabilities this close, in nats, are one rank: equal ones may differ by rounding, and that may follow y."""
 
@@ -37,8 +39,8 @@ def support_deficit(
     * the estimate cuts where x_t − b·n_t is least, which is where the isotonic fit of P(k|m) along the ranks crosses b.
       (The last cut whose *average* x_t/n_t is at most b lies further: rows above b hide behind those far below.)
     * the upper end is the last cut whose Clopper–Pearson lower limit of x_t/n_t is at most b;
-    * the lower end is the last row from which on, up to the estimate's cut, the upper limit of the hit rate is at most
-      b: P(k|m) is then at most b there and at every lower rank.
+    * the lower end is the last rank, tried upwards until the first that fails, from which on some block of rows has an
+      upper limit of the hit rate of at most b: P(k|m) is then at most b there and at every lower rank.
 
     Both ends are widened by the Clopper–Pearson limits of a share n_t/n of n rows. Error α/K per class, a quarter of it
     for each of these limits. Miscalibrated probabilities of the right order change nothing, unlike 1 − mean(w).
@@ -69,10 +71,41 @@ def rank_inversion(score: Tensor, hit: Tensor, bound: float, alpha: float) -> tu
         some = np.linspace(0, len(n_t) - 1, N_CUTS).round().astype(int)
         x, n_t = x[some], n_t[some]
     cut = _least_excess(x - bound * n_t)
-    sure = binom.cdf(x[cut] - x[:cut], n_t[cut] - n_t[:cut], bound) <= alpha / 4  # upper limit <= bound, uninverted
     fits = binom.sf(x - 1, n_t, bound) >= alpha / 4  # lower limit <= bound; always so at n_t = 0
-    low = n_t[1:][:cut][sure].max(initial=0.0)  # the first rows of a block have its least probability
+    low = _surely_below(x, n_t, bound, alpha / 4)
     return float(n_t[cut] / n), _share_limit(low, n, alpha / 4), 1 - _share_limit(n - n_t[fits].max(), n, alpha / 4)
+
+
+def _surely_below(x: np.ndarray, n_t: np.ndarray, bound: float, alpha: float) -> float:
+    """How many of the lowest ranks have a hit probability of at most `bound`, with an error of at most `alpha`.
+
+    A block of rows from rank s on whose hit rate is surely at most the bound says so of rank s, the least in the block,
+    and of all below. Starts s are tried upwards until the first that fails, so that only the lengths of blocks count as
+    repeated tests: from the shortest that could pass without a hit, each half as long again.
+    """
+    n = int(n_t[-1])
+    lengths = _lengths(n, bound, alpha)
+    starts = np.unique(np.linspace(0, len(n_t) - 2, min(len(n_t) - 1, N_STARTS)).round().astype(int))
+    ends = np.searchsorted(n_t, n_t[starts][:, None] + lengths)
+    inside = ends < len(n_t)
+    ends = np.minimum(ends, len(n_t) - 1)
+    hits, rows = x[ends] - x[starts][:, None], n_t[ends] - n_t[starts][:, None]
+    sure = inside & (binom.cdf(hits, rows, bound) <= alpha / max(1, len(lengths)))  # upper limit <= bound, uninverted
+    passed = sure.any(-1)
+    failed = np.flatnonzero(~passed)
+    count = int(failed[0]) if len(failed) else len(starts)
+    return float(n_t[starts[count - 1] + 1]) if count else 0.0  # the rows tied at the start are of one probability
+
+
+def _lengths(n: int, bound: float, alpha: float) -> np.ndarray:
+    """Lengths of blocks, from the shortest that passes without a hit at alpha over their number, up to n."""
+    lengths = np.zeros(0)
+    for count in range(1, 60):
+        shortest = np.log(count / alpha) / -np.log1p(-bound)
+        lengths = np.ceil(shortest * 1.5 ** np.arange(count))
+        if lengths[-1] * 1.5 > n:
+            break
+    return lengths[lengths <= n]
 
 
 def _cumulated_hits(score: Tensor, hit: Tensor) -> tuple[np.ndarray, np.ndarray]:

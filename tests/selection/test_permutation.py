@@ -140,7 +140,7 @@ def test_the_deficit_of_pairs_is_nothing_under_independence_and_all_where_they_n
     a, b = (torch.from_numpy(rng.normal(size=1000)) for _ in range(2))
     assert ratio_deficit(a, b, 10.0).low < 0.02
     apart = ratio_deficit(a + 100, b - 100, 10.0)
-    assert apart.low > 0.8
+    assert apart.low > 0.75
     assert apart.high <= 1
 
 

@@ -236,8 +236,23 @@ def by_clopper_pearson(score, hit, bound, alpha):
     cut = int((isotonic <= bound).sum())
     x = np.append(0, np.cumsum(hit[order]))
     last = max(t for t in range(n + 1) if t == 0 or limits(x[t], t)[0] <= bound)
-    sure = [s + 1 for s in range(cut) if limits(x[cut] - x[s], cut - s)[1] <= bound]
-    return cut / n, limits(max(sure, default=0), n)[0], limits(last, n)[1]
+    low, lengths = 0, block_lengths(n, bound, alpha / 4)
+    for s in range(n):  # upwards until the first rank that no block below the bound starts at
+        ends = [int(s + length) for length in lengths if s + length <= n]
+        if not any(clopper_pearson(x[t] - x[s], t - s, alpha / 4 / len(lengths))[1] <= bound for t in ends):
+            break
+        low = s + 1
+    return cut / n, limits(low, n)[0], limits(last, n)[1]
+
+
+def block_lengths(n, bound, alpha):
+    """From the shortest that passes without a hit at alpha over the number of lengths, each half as long again."""
+    for count in range(1, 100):
+        first = math.log(count / alpha) / -math.log(1 - bound)
+        lengths = [math.ceil(first * 1.5**j) for j in range(count)]
+        if lengths[-1] * 1.5 > n:
+            return [length for length in lengths if length <= n]
+    raise AssertionError
 
 
 def clopper_pearson(x, n, alpha):
@@ -258,6 +273,20 @@ def test_the_interval_is_clopper_and_pearsons(n_classes):
     expected = (prior.numpy()[:, None] * np.array(parts)).sum(0)
     got = support_deficit(log_prob, y, prior)
     np.testing.assert_allclose([got.estimate, got.low, got.high], expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("factor", [1.0, 1.1, 1.3])
+def test_probabilities_just_above_the_bound_are_not_taken_for_missing_support(factor):
+    """On half the masks P(1|m) is `factor` times the bound. Blocks chosen to look low erred in 14 to 26% of samples."""
+    errors = 0
+    for seed in range(100):
+        rng = np.random.default_rng(seed)
+        p = np.where(rng.random(2000) < 0.5, 0.05 * factor, 1 - 0.05 * factor) + 1e-4 * rng.normal(size=2000)
+        y = torch.from_numpy((rng.random(2000) < p).astype(np.int64))
+        log_prob = torch.from_numpy(np.stack([1 - p, p], 1)).log()
+        low = support_deficit(log_prob, y, torch.tensor([0.5, 0.5])).low
+        errors += low > (0.25 if factor == 1 else 0.0)
+    assert errors <= 2.5 + 3 * math.sqrt(100 * 0.025 * 0.975)
 
 
 def test_long_samples_are_cut_at_fewer_places():
