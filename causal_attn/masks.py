@@ -154,8 +154,8 @@ class MaskSample:
         return f"MaskSample(n={self.n}, T={self.T}, n_classes={self.n_classes}, kind={self.kind!r})"
 
     def rows(self, index: Any) -> MaskSample:
-        """The rows picked by `index` (integers or bool), K unchanged."""
-        take = torch.as_tensor(index)
+        """The rows picked by `index` (integers, a slice or bools), K unchanged."""
+        take = as_rows(index, self.n, "index")
         pick = lambda values: None if values is None else values[take]  # noqa: E731
         return MaskSample(
             self.masks[take], self.y[take], pick(self.valid), self.kind, self.n_classes, pick(self.x_features),
@@ -197,20 +197,44 @@ class MaskSample:
             heads: "mean" over heads, or one head's index.
             query: the position whose attention is read (0: the classification token).
         """
-        if isinstance(attentions, (Tensor, np.ndarray)) or not attentions:
+        if not isinstance(attentions, (tuple, list)) or not attentions:
             raise InputError("attentions: expected a tuple of arrays of shape (n, H, L, L), one per layer")
-        if not -len(attentions) <= layer < len(attentions):
-            raise InputError(f"layer: expected one of {len(attentions)} layers, got {layer}")
+        if not _is_index(layer, len(attentions)):
+            raise InputError(f"layer: expected one of {len(attentions)} layers, got {layer!r}")
         a = as_tensor(attentions[layer], "attentions")
         if a.ndim != 4 or a.shape[2] != a.shape[3]:
             raise InputError(f"attentions: expected (n, H, L, L), layer {layer} has {tuple(a.shape)}")
-        if not -a.shape[2] <= query < a.shape[2]:
-            raise InputError(f"query: expected one of {a.shape[2]} positions, got {query}")
+        if not _is_index(query, a.shape[2]):
+            raise InputError(f"query: expected one of {a.shape[2]} positions, got {query!r}")
         if heads == "mean":
             return MaskSample(a[:, :, query].double().mean(1).to(a.dtype), y, valid, "simplex")
-        if not isinstance(heads, int) or not -a.shape[1] <= heads < a.shape[1]:
+        if not _is_index(heads, a.shape[1]):
             raise InputError(f"heads: expected 'mean' or one of {a.shape[1]} heads, got {heads!r}")
-        return MaskSample(a[:, heads, query], y, valid, "simplex")
+        return MaskSample(a[:, int(heads), query], y, valid, "simplex")
+
+
+def _is_index(value: Any, n: int) -> bool:
+    """Whether `value` is an integer that picks one of n, from the front or from the end."""
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and bool(-n <= value < n)
+
+
+def as_rows(index: Any, n: int, name: str) -> Tensor:
+    """Row numbers 0..n-1, shape (r,), of integers from -n to n-1, a slice or a mask of n bools."""
+    if isinstance(index, slice):
+        return torch.arange(n)[index]
+    picked = as_tensor(list(index) if isinstance(index, range) else index, name)
+    if picked.dtype == torch.bool and picked.shape == (n,):
+        return picked.nonzero()[:, 0]
+    whole = not picked.is_floating_point() and not picked.is_complex() and picked.dtype != torch.bool
+    if picked.ndim != 1 or not (whole or not len(picked)):
+        raise InputError(
+            f"{name}: expected row numbers or {n} bools, got {picked.dtype} of shape {tuple(picked.shape)}"
+        )
+    rows = picked.long()
+    off = (rows < -n) | (rows >= n)
+    if off.any():
+        raise InputError(f"{name}: expected row numbers below {n}, entry {first_row(off)} is {int(rows[off][0])}")
+    return torch.where(rows < 0, rows + n, rows)
 
 
 def _tolerance(masks: Tensor) -> float:

@@ -383,3 +383,26 @@ def test_features_that_a_callable_hands_out_twice_are_not_written_to():
     features, phi = FeatureMap.fit_transform(sample, lambda m, v: own)
     torch.testing.assert_close(phi, features(sample.masks, sample.valid))
     assert torch.equal(own, before)
+
+
+def test_rows_are_picked_by_numbers_slices_and_bools():
+    sample = MaskSample(GOOD, [0, 1, 0])
+    assert sample.rows([2, -3]).y.tolist() == [0, 0]
+    assert torch.equal(sample.rows(slice(1, None)).masks, GOOD[1:])
+    assert sample.rows(np.array([False, True, False])).y.tolist() == [1]
+    for wrong, message in (("a", "index: expected an array"), ([0.5], "index: expected row numbers or 3 bools"),
+                           ([3], "index: expected row numbers below 3, entry 0 is 3"),
+                           ([True], "index: expected row numbers or 3 bools")):  # fmt: skip
+        with pytest.raises(InputError, match=message):
+            sample.rows(wrong)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [({"layer": "a"}, "layer: expected"), ({"query": 1.5}, "query: expected"), ({"heads": True}, "heads: expected"),
+     ({"attentions": 5}, "attentions: expected a tuple")],
+)  # fmt: skip
+def test_wrong_types_for_attentions_are_named(change, message):
+    attentions = (torch.full((2, 2, 4, 4), 0.25),)
+    with pytest.raises(InputError, match=message):
+        MaskSample.from_attentions(**{"attentions": attentions, "y": [0, 1], **change})

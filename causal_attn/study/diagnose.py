@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,33 +73,39 @@ class Diagnosis:
         ])  # fmt: skip
 
     def save(self, out: str | Path) -> Path:
-        """Write weights.npz, weights.nc, selection.nc, balance.csv, calibration.csv and diagnosis.json into `out`."""
+        """Write weights.npz, the tables as .csv, diagnosis.json and, with a posterior, weights.nc and selection.nc."""
         folder = Path(out)
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise OutputError(f"{folder}: cannot be made ({error.strerror})") from error
         self.weights.save(folder / "weights.npz", draws=False)
-        every = max(1, self.weights.n_draws * self.sample.n // MAX_ARVIZ_ENTRIES)
-        save_netcdf(self.weights.to_arviz(obs=range(0, self.sample.n, every)), folder / "weights.nc")
-        save_netcdf(self.fit.to_arviz(log_likelihood=every == 1), folder / "selection.nc")
+        if self.weights.n_draws:  # a plug-in has no posterior
+            self._save_draws(folder)
         for name, table in (("balance", self.balance), ("calibration", self.calibration)):
             with whole_file(folder / f"{name}.csv") as temporary:
                 table.to_csv(temporary, index=False)
         save_json(folder / "diagnosis.json", self._figures())
         return folder
 
+    def _save_draws(self, folder: Path) -> None:
+        every = max(1, self.weights.n_draws * self.sample.n // MAX_ARVIZ_ENTRIES)
+        save_netcdf(self.weights.to_arviz(obs=slice(None, None, every)), folder / "weights.nc")
+        save_netcdf(
+            self.fit.to_arviz(log_likelihood=every == 1, posterior_predictive=every == 1), folder / "selection.nc"
+        )
+
     def _figures(self) -> dict[str, object]:
-        finite = lambda value: value if value == value else None  # noqa: E731  # NaN is not JSON
+        finite = lambda value: value if math.isfinite(value) else None  # noqa: E731  # JSON has no NaN, no infinity
         low, high = self.weights.support_deficit_interval
         leak = self.leakage
         return {
             "version": 1, "n": self.sample.n, "positions": self.sample.T, "classes": list(self.class_names),
             "leakage_bits": leak.bits, "leakage_auc": leak.auc, "p_value": finite(leak.p_value),
-            "support_deficit": self.weights.support_deficit, "mean_weight": self.weights.mean,
+            "support_deficit": finite(self.weights.support_deficit), "mean_weight": self.weights.mean,
             "calibration_residual": self.weights.calibration_residual, "ess": self.weights.ess,
             "ess_per_class": self.weights.ess_per_class.tolist(), "largest_share": self.weights.largest_share,
-            "khat": self.weights.khat, "entropy_nats": self.weights.entropy,
+            "khat": finite(self.weights.khat), "entropy_nats": self.weights.entropy,
             "intervals": {
                 "leakage_bits": list(leak.bits_interval), "leakage_auc": list(leak.auc_interval),
                 "support_deficit": [low, high],
@@ -132,6 +139,10 @@ def diagnose(
         raise InputError(f"class_names: expected {sample.n_classes}, got {len(names)}")
     n_permutations, seed = whole(n_permutations, "n_permutations", 1), seed_of(seed)
     chosen = SelectionModel() if model is None else model
+    if not isinstance(chosen, SelectionModel):
+        raise InputError(f"model: expected a SelectionModel or None, got {type(chosen).__name__}")
+    if chosen.estimator == "permutation" and sample.x_features is not None:
+        raise InputError("sample: expected one without x_features, given which there is no P(y|m) to diagnose")
     fit = chosen.fit(sample, folds=folds, seed=seed, progress=progress)
     leakage = leakage_test(sample, n_permutations, seed, progress=progress)
     weights = fit.weights()

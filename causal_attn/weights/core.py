@@ -12,9 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from causal_attn.data.checks import whole
 from causal_attn.errors import InputError, NotEstimableError
 from causal_attn.interop.arviz import psis
-from causal_attn.masks import as_labels, as_tensor, first_row
+from causal_attn.masks import as_labels, as_rows, as_tensor, first_row
 from causal_attn.weights.formula import effective_sample_size, stabilised_log_weights, weight_entropy
 from causal_attn.weights.support import SupportDeficit, deficit_point, support_deficit
 from causal_attn.weights.words import WeightSummary, in_words, summarise
@@ -22,6 +23,8 @@ from causal_attn.weights.words import WeightSummary, in_words, summarise
 MAX_DRAW_ENTRIES = 10**8
 """Draws above this many entries are not kept in memory."""
 DRAW_CHUNK = 20_000_000
+LARGEST_LOG = 700.0
+"""Nats beyond which a weight overflows."""
 
 DrawSource = Callable[[slice], Tensor]
 """Rows -> draws of log P(k | m), shape (S, rows, K)."""
@@ -73,6 +76,12 @@ class Weights:
         if point.ndim != 1 or not len(point):
             raise InputError(f"log_w: expected shape (n,), got {tuple(point.shape)}")
         _check_finite(point, "log_w")
+        if float(point.abs().max()) > LARGEST_LOG:
+            row = first_row(point.abs() > LARGEST_LOG)
+            raise InputError(
+                f"log_w: expected logs from -{LARGEST_LOG:g} to {LARGEST_LOG:g}, whose exponentials are numbers, "
+                f"row {row} is {point[row].item():g}"
+            )
         probs = None if log_prob is None else as_tensor(log_prob, "log_prob").double()
         if probs is not None and (probs.ndim != 2 or len(probs) != len(point)):
             raise InputError(f"log_prob: expected shape ({len(point)}, K), got {tuple(probs.shape)}")
@@ -116,8 +125,7 @@ class Weights:
         """Draws of log w a block of rows at a time: (rows, tensor (S, rows) float32)."""
         if not self.n_draws:
             raise NotEstimableError("draws: these weights have no posterior draws")
-        if chunk < 1:
-            raise InputError(f"chunk: expected a number of rows of at least 1, got {chunk}")
+        chunk = whole(chunk, "chunk", 1)
         for start in range(0, len(self.y), chunk):
             rows = slice(start, min(start + chunk, len(self.y)))
             yield rows, self._draws_of(rows)
@@ -296,8 +304,8 @@ class Weights:
         from causal_attn.interop.arviz import to_arviz
 
         log_w = self.draws.double()
-        rows = np.arange(len(self.y))
-        rows = rows if obs is None else rows[np.asarray(obs)]
+        picked = slice(None) if obs is None else obs
+        rows = as_rows(picked, len(self.y), "obs").numpy()
         posterior = {
             "mean_weight": log_w.exp().mean(-1),
             "ess": effective_sample_size(log_w),

@@ -7,11 +7,15 @@ import sys
 import numpy as np
 import pandas as pd
 import pytest
+from sklearn.linear_model import LogisticRegression
 
 from causal_attn import cli
 from causal_attn.data.worlds import DeterministicLeak, Gaussian, Null
 from causal_attn.errors import InputError, SupportWarning
 from causal_attn.interop.arviz import load_netcdf
+from causal_attn.masks import MaskSample
+from causal_attn.report import draw_diagnosis
+from causal_attn.selection import SelectionModel
 from causal_attn.study import diagnose
 from causal_attn.weights import Weights
 
@@ -41,6 +45,17 @@ def test_a_leak_a_null_and_what_is_written(tmp_path):
     np.testing.assert_allclose(saved["before"], leak.balance["before"].astype(float))
 
 
+def test_a_classifier_without_a_posterior_is_diagnosed_too(tmp_path):
+    found = diagnose(
+        Gaussian(n_positions=4).sample(200, 0), model=SelectionModel(estimator=LogisticRegression()), **FEW
+    )
+    found.save(tmp_path)
+    draw_diagnosis(found, tmp_path)
+    assert not (tmp_path / "weights.nc").exists()
+    assert (tmp_path / "figures" / "overlap.png").exists()
+    assert not (tmp_path / "figures" / "khat.png").exists()
+
+
 def test_bad_arguments_are_named():
     sample = Null(n_positions=3).sample(40, 0)
     with pytest.raises(InputError, match="class_names: expected 2, got 1"):
@@ -49,6 +64,11 @@ def test_bad_arguments_are_named():
         diagnose(3)
     with pytest.raises(InputError, match="n_permutations: expected"):
         diagnose(sample, n_permutations=0)
+    with pytest.raises(InputError, match="model: expected a SelectionModel"):
+        diagnose(sample, model=3)
+    given = MaskSample(sample.masks, sample.y, x_features=np.ones((40, 1)))
+    with pytest.raises(InputError, match="sample: expected one without x_features"):
+        diagnose(given, model=SelectionModel(estimator="permutation"))
 
 
 def test_the_command_prints_writes_and_refuses_in_one_line(tmp_path, capsys):
@@ -59,7 +79,7 @@ def test_the_command_prints_writes_and_refuses_in_one_line(tmp_path, capsys):
     assert "LeakageTest" in out
     assert "energy_distance" in out
     assert {p.name for p in (tmp_path / "out" / "figures").iterdir()} == {
-        "weights.png", "overlap.png", "balance.png", "calibration.png",
+        "weights.png", "overlap.png", "balance.png", "calibration.png", "khat.png",
     }  # fmt: skip
     for wrong, message in (
         ([*args[:1], str(tmp_path / "none.csv")], "no such file"),

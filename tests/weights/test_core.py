@@ -539,3 +539,14 @@ def test_files_that_hold_no_weights_are_refused(tmp_path, monkeypatch):
     with pytest.raises(InputError, match="draws: expected at most"):
         weights.save(tmp_path / "w.npz")
     assert not (tmp_path / "w.npz").exists()
+
+
+def test_wrong_rows_chunks_and_weights_beyond_numbers_are_named():
+    weights = lazy_weights()[0]
+    for obs, message in (([99], "obs: expected row numbers below 23"), ("a", "obs: expected an array")):
+        with pytest.raises(InputError, match=message):
+            weights.to_arviz(obs=obs)
+    with pytest.raises(InputError, match="chunk: expected an integer"):
+        next(weights.iter_draws(2.5))
+    with pytest.raises(InputError, match=r"log_w: expected logs from -700 to 700, .* row 1 is 800"):
+        Weights.from_log([0.0, 800.0], [0, 1])
