@@ -21,6 +21,7 @@ import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
+from tqdm.auto import tqdm
 
 from causal_attn.data.checks import seed_of
 from causal_attn.diagnostics.distances import distance_covariance, energy_distance, mask_distances, random_parts
@@ -38,13 +39,16 @@ CONCENTRATION = ("mean log m", "entropy", "log sum m^2")
 COLUMNS = ["measure", "of", "position", "class", "before", "after", "permuted", "standard_error"]
 
 
-def balance_table(sample: MaskSample, weights: Weights | None = None, seed: int = 0) -> pd.DataFrame:
+def balance_table(
+    sample: MaskSample, weights: Weights | None = None, seed: int = 0, progress: bool = False
+) -> pd.DataFrame:  # fmt: skip
     """Dependence between mask and class, before and after weighting.
 
     Args:
         sample: masks and classes.
         weights: of the same rows; None: the columns `after` stay NaN, and `permuted` is that of equal weights.
         seed: of folds, permutations, and the parts that stand for more than 5,000 rows in the distances.
+        progress: show a bar over the refits, which take longest.
 
     Returns:
         Columns measure, of, position (nullable integer), class ("0".., "pooled"), before, after, permuted,
@@ -67,7 +71,7 @@ def balance_table(sample: MaskSample, weights: Weights | None = None, seed: int 
     rows = [
         *_mean_differences(sample, log_w, seed),
         *_distances(sample, log_w, seed),
-        *_refits(sample, log_w, fold, seed),
+        *_refits(sample, log_w, fold, seed, progress),
     ]
     table = pd.DataFrame(rows, columns=COLUMNS).astype({"position": "Int64"})
     if weights is None:
@@ -183,12 +187,14 @@ def _vector_figures(d: Tensor, y: Tensor, w: Tensor, sample: MaskSample) -> Tens
     return torch.cat([own, (share @ each)[None], distance_covariance(d, y, w, sample.n_classes)[None]])
 
 
-def _refits(sample: MaskSample, log_w: Tensor, fold: Tensor, seed: int) -> Iterator[tuple[object, ...]]:
+def _refits(
+    sample: MaskSample, log_w: Tensor, fold: Tensor, seed: int, progress: bool
+) -> Iterator[tuple[object, ...]]:  # fmt: skip
     features, phi = FeatureMap.fit_transform(sample)
-    run = lambda y, w, f: residual_information(phi, y, w, f, features.groups)  # noqa: E731
-    before = run(sample.y, torch.zeros_like(log_w), fold)
-    after = run(sample.y, log_w, fold)
-    dealt = [run(sample.y[order], log_w[order], fold[order]) for order in _deals(sample.n, N_REFITS, seed)]
+    asked = [(sample.y, torch.zeros_like(log_w), fold), (sample.y, log_w, fold)]
+    asked += [(sample.y[order], log_w[order], fold[order]) for order in _deals(sample.n, N_REFITS, seed)]
+    bar = tqdm(asked, desc="balance", disable=not progress, leave=False)
+    before, after, *dealt = (residual_information(phi, *one, features.groups) for one in bar)
     for name, attribute in (("auc", "auc"), ("log_loss_nats", "log_loss"), ("residual_bits", "bits")):
         chance = float(np.mean([getattr(one, attribute) for one in dealt]))
         yield (name, "mask", pd.NA, "pooled", getattr(before, attribute), getattr(after, attribute), chance, math.nan)

@@ -51,12 +51,12 @@ def residual_information(
     k = int(y.max()) + 1
     share = log_w.softmax(0)
     w = share * effective_sample_size(log_w)
-    x, log_prob = with_intercept(phi), phi.new_empty(len(y), k)
+    x, log_prob, mode = with_intercept(phi), phi.new_empty(len(y), k), None
     for number in range(int(fold.max()) + 1):
         kept = fold != number
         law = _shares(y[kept], share[kept], k).log()
-        theta = find_mode(x[kept], y[kept], law, groups=groups, row_weights=w[kept]).theta
-        log_prob[~kept] = linear_log_prob(theta, phi[~kept], law)
+        mode = find_mode(x[kept], y[kept], law, start=mode, groups=groups, row_weights=w[kept])
+        log_prob[~kept] = linear_log_prob(mode.theta, phi[~kept], law)
     law = _shares(y, share, k)
     loss = -float(share @ log_prob.gather(-1, y[:, None])[:, 0])
     entropy = float(torch.special.entr(law).sum())

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from causal_attn.selection.kronecker import KroneckerFactor
 from causal_attn.selection.newton import (
     Curvature,
     Mode,
@@ -43,12 +44,13 @@ MARGIN_ROWS = 2000
 class Posterior:
     """q(θ) = Normal(mean, covariance) over θ (d+1, J), with the trace of its ELBO.
 
-    `factor` is the inverse Cholesky factor of the precision: θ = mean + factor z has the right covariance.
+    `factor` is the inverse Cholesky factor of the precision: θ = mean + factor z has the right covariance. With many
+    parameters it is a `KroneckerFactor`.
     """
 
     mode: Mode
     mean: Tensor
-    factor: Tensor
+    factor: Tensor | KroneckerFactor
     elbo: Tensor
     log_prior: Tensor
 
@@ -58,13 +60,26 @@ class Posterior:
         return self._map(z)
 
     def _map(self, z: Tensor) -> Tensor:
+        if isinstance(self.factor, KroneckerFactor):
+            return self.mean + self.factor.map(z)
         return self.mean + (z @ self.factor.T).reshape(len(z), *self.mean.shape)
+
+    def _unmap(self, delta: Tensor) -> Tensor:
+        if isinstance(self.factor, KroneckerFactor):
+            return self.factor.unmap(delta)
+        return torch.linalg.solve_triangular(self.factor, delta.reshape(len(delta), -1).T, upper=True).T
+
+    @property
+    def log_det(self) -> float:
+        """log |det factor|."""
+        if isinstance(self.factor, KroneckerFactor):
+            return self.factor.log_det
+        return float(self.factor.diagonal().log().sum())
 
     def log_density(self, theta: Tensor) -> Tensor:
         """log q(θ), nats. (S, d+1, J) -> (S,)."""
-        z = torch.linalg.solve_triangular(self.factor, (theta - self.mean).reshape(len(theta), -1).T, upper=True)
-        constant = -0.5 * self.mean.numel() * math.log(2 * math.pi) - self.factor.diagonal().log().sum()
-        return constant - 0.5 * z.square().sum(0)
+        constant = -0.5 * self.mean.numel() * math.log(2 * math.pi) - self.log_det
+        return constant - 0.5 * self._unmap(theta - self.mean).square().sum(-1)
 
 
 def log_joint(theta: Tensor, x: Tensor, y: Tensor, log_prior: Tensor, lam: Precision) -> Tensor:
@@ -96,7 +111,10 @@ def fit_posterior(
     best = _gaussian(mode, mode.theta, mode.precision, log_prior)
     if not refine:
         return best
-    stay = mode.n_steps == 1 and start is not None and 0 < len(start.elbo) < 3 and _gain(start) < MIN_GAIN
+    matrix = isinstance(best.factor, Tensor)  # a step needs one
+    stay = not matrix or (
+        mode.n_steps == 1 and start is not None and 0 < len(start.elbo) < 3 and _gain(start) < MIN_GAIN
+    )
     n_draws = N_ELBO_DRAWS if len(x) <= MANY_ROWS else FEW_ELBO_DRAWS
     half = torch.randn(
         n_draws // 2, mode.theta.numel(), generator=torch.Generator().manual_seed(seed), dtype=torch.float64
@@ -119,7 +137,9 @@ def _gain(q: Posterior) -> float:
     return float(q.elbo[-1] - q.elbo[0])
 
 
-def _gaussian(mode: Mode, mean: Tensor, precision: Tensor, log_prior: Tensor) -> Posterior:
+def _gaussian(mode: Mode, mean: Tensor, precision: Tensor | KroneckerFactor, log_prior: Tensor) -> Posterior:
+    if isinstance(precision, KroneckerFactor):
+        return Posterior(mode, mean, precision, torch.zeros(0), log_prior)
     lower = torch.linalg.cholesky(precision)
     eye = torch.eye(len(precision), dtype=precision.dtype)
     factor = torch.linalg.solve_triangular(lower, eye, upper=False).T.contiguous()
@@ -129,7 +149,7 @@ def _gaussian(mode: Mode, mean: Tensor, precision: Tensor, log_prior: Tensor) ->
 def _elbo(q: Posterior, z: Tensor, x: Tensor, y: Tensor) -> float:
     """The ELBO on draws z; the log joint's quadratic part, −½|z|² about the mean, enters by its exact average."""
     width = q.mean.numel()
-    entropy = 0.5 * width * (1 + math.log(2 * math.pi)) + q.factor.diagonal().log().sum()
+    entropy = 0.5 * width * (1 + math.log(2 * math.pi)) + q.log_det
     joint = log_joint(q._map(z), x, y, q.log_prior, q.mode.prior_precision)
     return float((joint + 0.5 * z.square().sum(-1)).mean() - 0.5 * width + entropy)
 

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from causal_attn.errors import NotEstimableError
+from causal_attn.selection.kronecker import KroneckerFactor, Rows, kronecker_mode
 from causal_attn.selection.response import contrasts
 
 MAX_STEPS = 100
@@ -38,16 +39,16 @@ CHORD_ROWS, NEAR, MAX_CHORD_STEPS = 5_000, 5e-3, 12
 or two digits each at the price of a gradient."""
 STALE = 0.03
 """Relative change of the curvature in the intercept above which it is summed again where those steps end."""
-MAX_EIGEN = 1500
-"""Parameters up to which the evidence uses the curvature's own eigenvalues; beyond, those of its Kronecker fit."""
+MAX_DENSE = 2000
+"""Parameters up to which the curvature is a matrix; beyond, `kronecker` does the same without one."""
+FIRST_PRECISION = 10.0
+"""λ that a search without a matrix starts from."""
 LOG_PRECISION_RANGE = (-4.0, 16.0)
 """Natural log of λ: scales from 7.4 down to 3e-4; beyond either end nothing more is learnt."""
 
 
 Precision = float | Tensor
 """λ: one for all weights, or one per feature, shape (d,)."""
-Rows = tuple[Tensor, Tensor, Tensor, Tensor | None]
-"""x (n, d+1), y (n,), log Q(k) (K,), and row weights (n,) or None."""
 
 
 @dataclass(frozen=True)
@@ -69,12 +70,13 @@ class Curvature:
 class Mode:
     """θ at the mode (d+1, J), the prior precision λ, and the negative Hessian of the log joint there (P, P).
 
-    λ is one number, or one per feature, shape (d,), where features come in groups.
+    λ is one number, or one per feature, shape (d,), where features come in groups. Above MAX_DENSE parameters the
+    negative Hessian is a Kronecker approximation, held as the factor of its inverse.
     """
 
     theta: Tensor
     prior_precision: Precision
-    precision: Tensor
+    precision: Tensor | KroneckerFactor
     n_steps: int
 
 
@@ -192,6 +194,8 @@ def find_mode(
     theta = x.new_zeros(x.shape[1], n_out) if start is None else start.theta.clone()
     lam = _first_precision(prior_precision, start, groups)
     settled = prior_precision is not None
+    if theta.numel() > MAX_DENSE:
+        return _without_a_matrix(rows, lam, settled, theta, groups, start is None, enough)
     for step in range(MAX_STEPS):
         local = curvature(theta, *rows) if known is None or step > 0 else known
         if not settled:
@@ -221,6 +225,20 @@ def find_mode(
         theta = _line_search(theta, move.reshape(theta.shape), decrement, local.value, lam, rows)
         settled = settled or step > MAX_STEPS // 2
     raise NotEstimableError(f"the mode of P(y | m) was not reached in {MAX_STEPS} Newton steps")
+
+
+def _without_a_matrix(
+    rows: Rows, lam: Precision, settled: bool, theta: Tensor, groups: Tensor | None, cold: bool, enough: float
+) -> Mode:  # fmt: skip
+    """`find_mode` where P × P is too much."""
+    of = torch.zeros(len(theta) - 1, dtype=torch.long) if groups is None else groups
+    first = (
+        torch.full((len(of),), FIRST_PRECISION, dtype=theta.dtype)
+        if cold and not settled
+        else torch.as_tensor(lam, dtype=theta.dtype).expand(len(of))
+    )
+    found, precision, factor, steps = kronecker_mode(rows, first.clone(), settled, theta, of, enough)
+    return Mode(found, float(precision[0]) if groups is None else precision, factor, steps)
 
 
 def _chord(theta: Tensor, penalty: Tensor, lower: Tensor, tolerance: float, rows: Rows) -> tuple[Tensor, float] | None:
@@ -294,7 +312,8 @@ def _evidence_peak(local: Curvature, theta: Tensor, w: Tensor, penalty: Tensor) 
     cross = local.precision[b][:, w]
     inner = torch.linalg.solve(rest, torch.cat([cross, linear[b, None]], 1))
     schur = local.precision[w][:, w] - cross.T @ inner[:, :-1]
-    h, g2 = _spectrum(schur, linear[w] - cross.T @ inner[:, -1], theta.shape[1])
+    h, vectors = torch.linalg.eigh(schur)
+    g2 = (vectors.T @ (linear[w] - cross.T @ inner[:, -1])).square()
     grid = torch.linspace(*LOG_PRECISION_RANGE, 401, dtype=torch.float64)
     total = h.clamp(min=0)[:, None] + grid.exp()
     evidence = 0.5 * (grid - total.log() + g2[:, None] / total).sum(0)
@@ -308,20 +327,3 @@ def _peak(grid: Tensor, height: Tensor) -> Tensor:
         return grid[top]
     before, at, after = height[top - 1 : top + 2]
     return grid[top] + 0.5 * (grid[1] - grid[0]) * (before - after) / (before - 2 * at + after)
-
-
-def _spectrum(schur: Tensor, g: Tensor, n_out: int) -> tuple[Tensor, Tensor]:
-    """Eigenvalues of the curvature and the squared linear term in its eigenbasis, both (P,).
-
-    Above MAX_EIGEN parameters the curvature is taken as a Kronecker product A ⊗ B of a feature and a class part, whose
-    eigenvalues cost O(d³ + J³) instead of O(d³J³).
-    """
-    if len(schur) <= MAX_EIGEN:
-        h, vectors = torch.linalg.eigh(schur)
-        return h, (vectors.T @ g).square()
-    blocks = schur.reshape(-1, n_out, len(schur) // n_out, n_out)
-    over_classes = torch.einsum("ajbj->ab", blocks) / n_out
-    over_features = torch.einsum("aiaj->ij", blocks) / over_classes.diagonal().sum()
-    (ha, va), (hb, vb) = torch.linalg.eigh(over_classes), torch.linalg.eigh(over_features)
-    rotated = va.T @ g.reshape(-1, n_out) @ vb
-    return torch.outer(ha, hb).reshape(-1), rotated.square().reshape(-1)

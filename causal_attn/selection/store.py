@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from causal_attn.selection.estimator import SelectionModel
 from causal_attn.selection.fit import SelectionFit
 from causal_attn.selection.fits import NetworkFit, OutcomeFit, RowFit
 from causal_attn.selection.gaussian import Posterior
+from causal_attn.selection.kronecker import KroneckerFactor
 from causal_attn.selection.network import Hidden
 from causal_attn.selection.newton import Mode
 from causal_attn.selection.permutation import RatioFit
@@ -118,14 +120,24 @@ def _unpack(arrays: Arrays) -> RowFit:
 
 
 def _pack_posterior(q: Posterior) -> Arrays:
-    return {"q/mode": q.mode.theta, "q/precision": q.mode.precision, "q/mean": q.mean, "q/factor": q.factor,
-            "q/elbo": q.elbo, "q/log_prior": q.log_prior,
+    return {"q/mode": q.mode.theta, "q/mean": q.mean, "q/elbo": q.elbo, "q/log_prior": q.log_prior,
             "q/lambda": torch.as_tensor(q.mode.prior_precision, dtype=torch.float64),
-            "q/steps": torch.tensor(q.mode.n_steps)}  # fmt: skip
+            "q/steps": torch.tensor(q.mode.n_steps),
+            **_pack_factor("q/factor", q.factor), **_pack_factor("q/precision", q.mode.precision)}  # fmt: skip
+
+
+def _pack_factor(name: str, value: Tensor | KroneckerFactor) -> Arrays:
+    if isinstance(value, Tensor):
+        return {name: value}
+    return {f"{name}/{part.name}": getattr(value, part.name) for part in fields(KroneckerFactor)}
+
+
+def _unpack_factor(arrays: Arrays, name: str) -> Tensor | KroneckerFactor:
+    return arrays[name] if name in arrays else KroneckerFactor(**_part(arrays, f"{name}/"))
 
 
 def _unpack_posterior(arrays: Arrays) -> Posterior:
     q = _part(arrays, "q/")
     precision = q["lambda"] if q["lambda"].ndim else float(q["lambda"])
-    mode = Mode(q["mode"], precision, q["precision"], int(q["steps"]))
-    return Posterior(mode, q["mean"], q["factor"], q["elbo"], q["log_prior"])
+    mode = Mode(q["mode"], precision, _unpack_factor(q, "precision"), int(q["steps"]))
+    return Posterior(mode, q["mean"], _unpack_factor(q, "factor"), q["elbo"], q["log_prior"])

@@ -146,4 +146,6 @@ def diagnose(
     fit = chosen.fit(sample, folds=folds, seed=seed, progress=progress)
     leakage = leakage_test(sample, n_permutations, seed, progress=progress)
     weights = fit.weights()
-    return Diagnosis(sample, names, leakage, fit, weights, balance_table(sample, weights, seed), fit.calibration())
+    return Diagnosis(
+        sample, names, leakage, fit, weights, balance_table(sample, weights, seed, progress), fit.calibration()
+    )
