@@ -7,15 +7,19 @@ is in the results directory; counting rows into bins is the only arithmetic here
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from causal_attn.plots import palette
+from causal_attn.plots import calibration as draw_calibration
+from causal_attn.plots import love, palette
 from causal_attn.plots.by_class import draw_overlap, draw_weights
 from causal_attn.plots.parts import plain
 from causal_attn.report.drawing import estimates, mean_tick, point, scheme_rows
 from causal_attn.report.read import Results
 
+CONCENTRATION = ("mean log m", "entropy", "log sum m^2")
+TOP_POSITIONS = 15
 HISTORY_COLUMN = {"loss": 0, "accuracy": 2}
 """Columns of `history_*`: training loss, training accuracy, validation accuracy."""
 
@@ -64,6 +68,28 @@ def overlap(ax: Axes, results: Results) -> Axes:
     """Held-out P(class | mask), one row per class; see `plots.overlap`."""
     log_prob = results.arrays["log_prob"]
     return draw_overlap(ax, log_prob, results.arrays["y"], _class_names(results, log_prob.shape[1]))
+
+
+def balance(ax: Axes, results: Results) -> Axes:
+    """Standardised mean differences between classes, before and after weighting; see `plots.love`."""
+    values = results.arrays["balance"]
+    positions = len(values) - len(CONCENTRATION)
+    names = [*(f"m[{t}]" for t in range(positions)), *CONCENTRATION]
+    table = pd.DataFrame(values, columns=["before", "after", "permuted"]).assign(of=names, measure="smd")
+    table["position"] = pd.array([*range(positions), None, None, None], dtype="Int64")
+    return love(table.assign(**{"class": "pooled"}), ax, top=TOP_POSITIONS)
+
+
+def calibration(ax: Axes, results: Results) -> Axes:
+    """Predicted against observed shares of each class on held-out rows; see `plots.calibration`."""
+    columns = ["class", "rows", "predicted", "observed", "low", "high"]
+    table = pd.DataFrame(results.arrays["calibration"], columns=columns).astype({"class": int, "rows": int})
+    gap = (table["predicted"] - table["observed"]).abs()
+    table.attrs["expected_calibration_error"] = float(np.average(gap, weights=table["rows"]))
+    facts = results.selection.figures if results.selection else {}
+    names = {"held_out_log_loss": "log_loss_nats", "prior_log_loss": "prior_log_loss_nats"}
+    table.attrs |= {new: facts[old] for old, new in names.items() if old in facts}
+    return draw_calibration(table, ax, _class_names(results, int(table["class"].max()) + 1))
 
 
 def profile(ax: Axes, results: Results, scheme: str) -> Axes:

@@ -309,7 +309,10 @@ def _arrays(path: Path, missing: list[str]) -> dict[str, np.ndarray]:
 
 def _check_shape(path: Path, name: str, array: np.ndarray, arrays: Mapping[str, np.ndarray]) -> None:
     n = len(arrays["y"]) if "y" in arrays and arrays["y"].ndim == 1 else None
-    expected: dict[str, tuple[int, int | None]] = {"log_w": (1, n), "log_prob": (2, n), "y": (1, n), "elbo": (1, None)}
+    expected: dict[str, tuple[int, int | None]] = {
+        "log_w": (1, n), "log_prob": (2, n), "y": (1, n), "elbo": (1, None), "balance": (2, None),
+        "calibration": (2, None),
+    }  # fmt: skip
     rank, length = expected.get(name, (None, None))
     if name.startswith("profile_"):
         rank = 1 if name == "profile_count" else 2
@@ -322,6 +325,9 @@ def _check_shape(path: Path, name: str, array: np.ndarray, arrays: Mapping[str, 
         raise InputError(
             f"{path}: {name}: expected 3 columns (loss, training and validation accuracy), got {array.shape[1]}"
         )
+    columns = {"balance": 3, "calibration": 6}.get(name)
+    if columns is not None and not bad and array.shape[1] != columns:
+        raise InputError(f"{path}: {name}: expected {columns} columns, got {array.shape[1]}")
     if bad:
         want = f"numbers with {rank} axes" + (f" and {length} rows" if length is not None else "")
         raise InputError(f"{path}: {name}: expected {want}, got {array.dtype} of shape {array.shape}")

@@ -62,6 +62,7 @@ def draw_all(results: Results) -> dict[str, Sheet]:
         "profiles": _profiles,
         "weights": _weights,
         "overlap": _overlap,
+        "balance": _balance,
         "training": _training,
         "elbo": _elbo,
     }
@@ -122,6 +123,18 @@ def _overlap(results: Results) -> tuple[Figure, str] | None:
     figures.overlap(figure.subplots(), results)
     words = "Histograms of the held-out probability of a class given the mask: rows of the class against all others"
     return figure, f"{words}, one row for each of {classes} classes."
+
+
+def _balance(results: Results) -> tuple[Figure, str] | None:
+    if not {"balance", "calibration"} <= results.arrays.keys():
+        return None
+    rows = min(len(results.arrays["balance"]), figures.TOP_POSITIONS + len(figures.CONCENTRATION))
+    figure = _figure(1.6 + 0.2 * max(rows, 12))
+    left, right = figure.subplots(1, 2, width_ratios=(1.25, 1))
+    figures.balance(left, results)
+    figures.calibration(right, results)
+    words = "Left: how far apart the classes' mean masks are at each position before and after weighting. Right: "
+    return figure, words + "predicted against observed class shares on held-out rows."
 
 
 def _profiles(results: Results) -> tuple[Figure, str] | None:

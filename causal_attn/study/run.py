@@ -17,10 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import torch
 
 from causal_attn.data import load
 from causal_attn.data.splits import Data
+from causal_attn.diagnostics import balance_table
 from causal_attn.errors import DataError, FitWarning, InputError, OutputError, SupportWarning
 from causal_attn.interop.arviz import save_netcdf
 from causal_attn.selection import SelectionFit, SelectionModel
@@ -32,6 +34,7 @@ from causal_attn.weights import Weights
 
 DIGESTED = ("details.npz", "examples.json")
 """Files the report reads beside results.json, which holds their SHA-256."""
+BALANCE = ("before", "after", "permuted")
 MAX_ARVIZ_ENTRIES = 5_000_000
 """Most numbers of a per-row group in an ArviZ file; above it a seeded subset of rows is written."""
 
@@ -98,8 +101,9 @@ def _run(config: StudyConfig, first: Data, where: Path, resume: bool, progress: 
         warnings.simplefilter("ignore", SupportWarning)
         warnings.simplefilter("ignore", FitWarning)
         weights = fit.weights()
-        results = _results(config, first, cells, fit, weights)
-        written = _write(where, results, first, cells, fit, weights)
+        balance = balance_table(fit.sample, weights, progress=progress)
+        results = _results(config, first, cells, fit, weights, balance)
+        written = _write(where, results, first, cells, fit, weights, balance)
     return StudyResult(where, written)
 
 
@@ -148,7 +152,8 @@ def _writable(out: Path) -> Path:
 
 
 def _results(
-    config: StudyConfig, data: Data, cells: dict[str, list[Cell]], fit: SelectionFit, weights: Weights
+    config: StudyConfig, data: Data, cells: dict[str, list[Cell]], fit: SelectionFit, weights: Weights,
+    balance: pd.DataFrame,
 ) -> dict[str, Any]:  # fmt: skip
     schemes = {name: {"label": SCHEMES[name][0], "runs": [cell.row for cell in runs]} for name, runs in cells.items()}
     return {
@@ -159,7 +164,7 @@ def _results(
         "summary": summary_in_words(schemes),
         "verdict": {name: runs[0].row["verdict"] for name, runs in cells.items()},
         "schemes": schemes,
-        "selection": _selection_facts(fit, weights, next(iter(cells))),
+        "selection": _selection_facts(fit, weights, next(iter(cells))) | {"balance": _balance_facts(balance)},
         "files": {"selection": "selection.nc", "weights": "weights.nc", "details": "details.npz",
                   "examples": "examples.json"},
     }  # fmt: skip
@@ -196,11 +201,18 @@ def _selection_facts(fit: SelectionFit, weights: Weights, scheme: str) -> dict[s
     }  # fmt: skip
 
 
+def _balance_facts(balance: pd.DataFrame) -> dict[str, dict[str, float]]:
+    """What the whole mask tells about the class, before and after weighting, and where classes are shuffled."""
+    whole = balance[(balance["measure"] != "smd") & (balance["class"] == "pooled")].set_index("measure")
+    return {str(name): {c: float(row[c]) for c in BALANCE} for name, row in whole.iterrows()}
+
+
 # ---------------------------------------------------------------------------------------------------- files
 
 
 def _write(
-    out: Path, results: dict[str, Any], data: Data, cells: dict[str, list[Cell]], fit: SelectionFit, weights: Weights
+    out: Path, results: dict[str, Any], data: Data, cells: dict[str, list[Cell]], fit: SelectionFit, weights: Weights,
+    balance: pd.DataFrame,
 ) -> dict[str, Any]:  # fmt: skip
     """Everything into a hidden folder first, then each file renamed into place, results.json last; its content."""
     _sweep(out)
@@ -209,7 +221,7 @@ def _write(
         per_row = fit.sample.n * fit.final.n_draws <= MAX_ARVIZ_ENTRIES
         save_netcdf(fit.to_arviz(log_likelihood=per_row, posterior_predictive=per_row), new / "selection.nc")
         save_netcdf(weights.to_arviz(_arviz_rows(weights)), new / "weights.nc")
-        save_arrays(new / "details.npz", _details(cells, weights, fit), {})
+        save_arrays(new / "details.npz", _details(cells, weights, fit, balance), {})
         save_json(new / "examples.json", _examples(data, cells))
         for scheme, runs in cells.items():
             runs[0].masks.save(new / f"masks-{scheme}.npz")
@@ -239,9 +251,13 @@ def _arviz_rows(weights: Weights) -> np.ndarray | None:
     return None if n <= most else np.sort(np.random.default_rng(0).choice(n, most, replace=False))
 
 
-def _details(cells: dict[str, list[Cell]], weights: Weights, fit: SelectionFit) -> dict[str, np.ndarray]:
+def _details(
+    cells: dict[str, list[Cell]], weights: Weights, fit: SelectionFit, balance: pd.DataFrame
+) -> dict[str, np.ndarray]:
     assert weights.log_prob is not None
+    smd = balance[(balance["measure"] == "smd") & (balance["class"] == "pooled")]
     arrays = {
+        "balance": smd[list(BALANCE)].to_numpy(dtype=float), "calibration": fit.calibration().to_numpy(dtype=float),
         "log_w": weights.log_w.numpy(), "y": weights.y.numpy(), "log_prob": weights.log_prob.numpy(),
         "elbo": fit.elbo.numpy(),
     }  # fmt: skip

@@ -171,6 +171,12 @@ def made_arrays(
         t = np.arange(1, 11)[:, None]
         arrays[f"history_{name}"] = np.hstack([0.69 * np.exp(-t / 6), 0.9 - 0.4 / t, 0.76 - 0.2 / t])
         arrays[f"history_{name}"] += rng.normal(0, 0.006, (10, 3))
+    before = rng.uniform(0, 0.5, positions + 3)
+    arrays["balance"] = np.stack([before, 0.3 * before, np.full(positions + 3, 0.05)], 1)
+    predicted = np.tile(np.linspace(0.05, 0.9, 10), classes)
+    observed = np.clip(predicted + rng.normal(0, 0.03, len(predicted)), 0.01, 0.99)
+    rows = [np.repeat(np.arange(classes), 10), np.full(len(predicted), n // 10), predicted, observed]
+    arrays["calibration"] = np.stack([*rows, np.maximum(observed - 0.05, 0), np.minimum(observed + 0.05, 1)], 1)
     if "weighted" in schemes:
         arrays["deficit_history_weighted"] = 0.3 * np.exp(-np.arange(10) / 4)
     arrays["profile_count"] = np.linspace(853, 5, positions).astype(int)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
+from causal_attn.errors import InputError
 from causal_attn.plots import palette
 from causal_attn.plots.parts import log_edges, plain
 from causal_attn.report import figures, read_results
@@ -26,13 +27,14 @@ def test_all_figures_are_drawn_without_a_warning(tmp_path: Path, classes: int, s
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         drawn = draw_all(read_results(out))
-    assert set(drawn) == {"shortcut", "profiles", "weights", "overlap", "training", "elbo"}
+    assert set(drawn) == {"shortcut", "profiles", "weights", "overlap", "balance", "training", "elbo"}
     assert all(sheet.png.startswith(b"\x89PNG") and b"<svg" in sheet.svg and sheet.alt for sheet in drawn.values())
 
 
 def test_each_function_draws_on_the_axes_it_is_given(out: Path) -> None:
     results = read_results(out)
-    for draw in (figures.reliance, figures.leakage, figures.weights, figures.overlap, figures.history, figures.elbo):
+    for draw in (figures.reliance, figures.leakage, figures.weights, figures.overlap, figures.history, figures.elbo,
+                 figures.balance, figures.calibration):  # fmt: skip
         ax = Figure().subplots()
         assert draw(ax, results) is ax
         assert ax.get_xlabel()
@@ -49,6 +51,26 @@ def test_reliance_is_drawn_where_the_numbers_are(out: Path) -> None:
     assert (run.figures["leakage_auc"],) in drawn
     assert run.intervals["leakage_auc"] in drawn
     assert (0.5, 0.5) in [tuple(map(float, x)) for x in drawn if len(x) == 2]
+
+
+def test_balance_and_calibration_are_drawn_as_they_are_in_the_file(out: Path) -> None:
+    results = read_results(out)
+    largest = results.arrays["balance"][:-3, 0].max()
+    ax = figures.balance(Figure().subplots(), results)
+    assert "15 of 40 positions" in ax.get_title(loc="left")
+    drawn = [float(v) for points in ax.collections for v in np.asarray(points.get_offsets())[:, 0]]
+    drawn += [float(v) for line in ax.lines for v in np.atleast_1d(line.get_xdata())]
+    assert any(abs(v - largest) < 1e-9 for v in drawn)
+    ax = figures.calibration(Figure().subplots(), results)
+    assert "expected calibration error" in ax.get_title(loc="left")
+
+
+@pytest.mark.parametrize(("name", "shape"), [("balance", (5, 2)), ("calibration", (4, 5)), ("balance", (7,))])
+def test_tables_of_another_shape_are_refused(out: Path, name: str, shape: tuple[int, ...]) -> None:
+    arrays, _ = load_arrays(out / "details.npz")
+    save_arrays(out / "details.npz", arrays | {name: np.ones(shape)}, {})
+    with pytest.raises(InputError, match=f"{name}: expected"):
+        read_results(out)
 
 
 def test_a_missing_figure_is_said_in_words(out: Path) -> None:

@@ -74,9 +74,9 @@ def test_links_lead_somewhere(out: Path) -> None:
 
 def test_every_figure_has_words_and_is_inside_the_page(out: Path) -> None:
     images = Tree(written(out)).images
-    assert len(images) == 6
+    assert len(images) == 7
     assert all(str(i["src"]).startswith("data:image/svg+xml;base64,") and i["alt"] for i in images)
-    assert len(list((out / "figures").glob("*.svg"))) == len(list((out / "figures").glob("*.png"))) == 6
+    assert len(list((out / "figures").glob("*.svg"))) == len(list((out / "figures").glob("*.png"))) == 7
 
 
 def test_every_reason_is_on_the_page(out: Path) -> None:
