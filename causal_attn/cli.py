@@ -67,7 +67,7 @@ def _add_study(study: argparse.ArgumentParser) -> None:
 
 def _add_diagnose(diagnose: argparse.ArgumentParser) -> None:
     diagnose.add_argument("file", metavar="FILE", help=".npz or .safetensors with masks and y; or .csv, .tsv, .parquet "
-        "with columns label, m0, m1, ... (an empty cell: no such position)")  # fmt: skip
+        "with columns label, m0, m1, ... and perhaps group (an empty cell: no such position)")  # fmt: skip
     diagnose.add_argument("--out", metavar="DIR", help="write weights, tables, ArviZ files and figures there")
     diagnose.add_argument("--permutations", type=int, default=200, metavar="N", help="of the leakage test (200)")
     diagnose.add_argument("--folds", type=int, default=5, metavar="N", help="of the cross-fit (5)")
@@ -97,7 +97,7 @@ def _diagnose(args: argparse.Namespace) -> int:
         print(found)
         if args.out is not None:
             draw_diagnosis(found, found.save(args.out))
-            print(f"\n{args.out}")
+            print(f"\nWritten to {args.out}; docs/trust.md says what good and bad look like")
     return 0
 
 

@@ -49,6 +49,9 @@ def first_row(bad: Tensor) -> int:
 
 def as_labels(y: Any, n: int | None, n_classes: int | None, name: str = "y") -> tuple[Tensor, int]:
     """Integer labels 0..K-1 as an int64 tensor of shape (n,), and K; never cast from fractions."""
+    words = np.asarray(y).ravel() if not isinstance(y, Tensor) else np.zeros(0)
+    if words.dtype.kind in "US" and len(words):
+        raise InputError(f"{name}: expected integers 0..K-1, row 0 is {str(words[0])!r}; number the classes first")
     labels = as_tensor(y, name)
     if labels.ndim != 1 or (n is not None and len(labels) != n):
         raise InputError(f"{name}: expected shape ({'n' if n is None else n},), got {tuple(labels.shape)}")
@@ -201,6 +204,10 @@ class MaskSample:
             raise InputError("attentions: expected a tuple of arrays of shape (n, H, L, L), one per layer")
         if not _is_index(layer, len(attentions)):
             raise InputError(f"layer: expected one of {len(attentions)} layers, got {layer!r}")
+        if attentions[layer] is None:
+            raise InputError(
+                f"attentions: layer {layer} is None; transformers return them with attn_implementation='eager' alone"
+            )
         a = as_tensor(attentions[layer], "attentions")
         if a.ndim != 4 or a.shape[2] != a.shape[3]:
             raise InputError(f"attentions: expected (n, H, L, L), layer {layer} has {tuple(a.shape)}")
@@ -308,7 +315,7 @@ def _check_rows(masks: Tensor, valid: Tensor, kind: Kind, tolerance: float) -> N
     if off.any():
         row = first_row(off)
         raise InputError(
-            f"masks: expected rows that sum to 1 (within {tolerance:g}), row {row} sums to {total[row]:.6g}"
+            f"masks: expected rows that sum to 1 (within {tolerance:g}), row {row} sums to {total[row]:.9g}"
         )
 
 

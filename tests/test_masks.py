@@ -50,7 +50,7 @@ def with_row(row, values):
         ({"y": [0.0, 1.0, 0.5]}, "y: expected integers.*row 2 is 0.5"),
         ({"y": [0.0, float("nan"), 1.0]}, "y: expected integers.*row 1 is nan"),
         ({"y": [True, False, True]}, "y: expected integers.*bool"),
-        ({"y": ["a", "b", "b"]}, "y: expected an array of numbers"),
+        ({"y": ["a", "b", "b"]}, "y: expected integers 0..K-1, row 0 is 'a'; number the classes first"),
         ({"y": [0, 1]}, r"y: expected shape \(3,\), got \(2,\)"),
         ({"y": [[0], [1], [1]]}, r"y: expected shape \(3,\), got \(3, 1\)"),
         ({"masks": torch.ones(3)}, r"masks: expected shape \(n, T\).*got \(3,\)"),
@@ -400,7 +400,7 @@ def test_rows_are_picked_by_numbers_slices_and_bools():
 @pytest.mark.parametrize(
     ("change", "message"),
     [({"layer": "a"}, "layer: expected"), ({"query": 1.5}, "query: expected"), ({"heads": True}, "heads: expected"),
-     ({"attentions": 5}, "attentions: expected a tuple")],
+     ({"attentions": 5}, "attentions: expected a tuple"), ({"attentions": (None,)}, "attn_implementation='eager'")],
 )  # fmt: skip
 def test_wrong_types_for_attentions_are_named(change, message):
     attentions = (torch.full((2, 2, 4, 4), 0.25),)

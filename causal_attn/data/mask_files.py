@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,17 @@ def read_masks(path: str | Path, normalise: bool = False) -> tuple[MaskSample, t
     suffix = place.suffix.lower()
     if not place.is_file():
         raise DataError(f"{place}: no such file")
+    try:
+        return _read(place, suffix, normalise)
+    except InputError as error:
+        if "expected rows that sum to 1" in str(error) and not normalise:
+            raise InputError(
+                f"{error}; for numbers written with few digits use --normalise (normalise=True)"
+            ) from error
+        raise
+
+
+def _read(place: Path, suffix: str, normalise: bool) -> tuple[MaskSample, tuple[str, ...]]:
     if suffix in (".npz", ".safetensors"):
         return _from_arrays(place, normalise)
     if suffix not in (".csv", ".tsv", ".parquet"):
@@ -89,13 +101,13 @@ def _from_table(path: Path, table: pd.DataFrame, normalise: bool) -> tuple[MaskS
     places = {name: int(match[1] or match[2]) for name, match in found.items() if match}
     unknown = [name for name in names if name not in places and name not in ("label", "group")]
     if unknown or "label" not in names or not places:
-        what = f"unknown: {', '.join(unknown[:5])}" if unknown else f"found {', '.join(names[:8]) or 'none'}"
+        what = f"unknown: {_some(unknown)}" if unknown else f"found {', '.join(names[:8]) or 'none'}"
         raise DataError(f"{path}: expected columns label, m0, m1, ... and perhaps group; {what}")
     order = sorted(places, key=places.__getitem__)
     if [places[name] for name in order] != list(range(len(order))):
-        raise DataError(
-            f"{path}: expected one column for each of m0 to m{max(places.values())}, got {', '.join(order[:8])}"
-        )
+        wanted = set(range(max(places.values()) + 1)) - set(places.values())
+        what = f"missing: {_some([f'm{t}' for t in sorted(wanted)])}" if wanted else "one of them comes twice"
+        raise DataError(f"{path}: expected one column for each of m0 to m{max(places.values())}; {what}")
     table = table.set_axis(names, axis=1)
     if not len(table):
         raise DataError(f"{path}: there are no rows")
@@ -109,6 +121,10 @@ def _from_table(path: Path, table: pd.DataFrame, normalise: bool) -> tuple[MaskS
         groups=groups,
     )  # fmt: skip
     return sample, classes
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
 
 
 def _numbers(path: Path, column: pd.Series[Any]) -> np.ndarray:

@@ -34,14 +34,36 @@ from causal_attn.weights import Weights
 N_PERMUTED = 20
 """Deals of classes to masks behind the reference; the refit is repeated for N_REFITS of them."""
 N_REFITS = 3
+N_LARGEST = 5
+"""Mean differences that are printed."""
 FOLDS = 5
 CONCENTRATION = ("mean log m", "entropy", "log sum m^2")
 COLUMNS = ["measure", "of", "position", "class", "before", "after", "permuted", "standard_error"]
 
 
+class BalanceTable(pd.DataFrame):
+    """A DataFrame that prints what it says in a few lines: the largest differences, and the whole mask."""
+
+    @property
+    def brief(self) -> pd.DataFrame:
+        """Before, after and permuted, pooled over classes: the largest differences, then those of the whole mask."""
+        pooled = self[self["class"] == "pooled"]
+        smd = pooled[pooled["measure"] == "smd"]
+        largest = smd.loc[smd["before"].abs().sort_values(ascending=False).index[:N_LARGEST]]
+        shown = pd.DataFrame(pd.concat([largest, pooled[pooled["measure"] != "smd"]]))
+        names = [f"smd {of}" if m == "smd" else str(m) for m, of in zip(shown["measure"], shown["of"])]
+        return pd.DataFrame(shown[["before", "after", "permuted"]]).set_axis(names, axis=0)
+
+    def __str__(self) -> str:
+        lines = self.brief.dropna(axis=1, how="all").to_string(float_format=lambda v: f"{v + 0.0:.4f}")
+        return f"{lines}\n({len(self)} rows in all; averages are self-normalised, Hájek; permuted: classes shuffled)"
+
+    __repr__ = __str__
+
+
 def balance_table(
     sample: MaskSample, weights: Weights | None = None, seed: int = 0, progress: bool = False
-) -> pd.DataFrame:  # fmt: skip
+) -> BalanceTable:  # fmt: skip
     """Dependence between mask and class, before and after weighting.
 
     Args:
@@ -73,7 +95,7 @@ def balance_table(
         *_distances(sample, log_w, seed),
         *_refits(sample, log_w, fold, seed, progress),
     ]
-    table = pd.DataFrame(rows, columns=COLUMNS).astype({"position": "Int64"})
+    table = BalanceTable(pd.DataFrame(rows, columns=COLUMNS).astype({"position": "Int64"}))
     if weights is None:
         table["after"] = np.nan
     else:

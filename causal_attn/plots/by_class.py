@@ -103,7 +103,8 @@ def draw_weights(ax: Axes, log_w: np.ndarray, y: np.ndarray, floor: np.ndarray, 
         largest = f"largest {np.exp(log_w[mine].max()):.3g}" if mine.any() else ""
         beside(ax, k, f"{largest}{chr(10) if space else ', ' * bool(largest)}{int((y == k).sum()):,} rows", size)
     ax.axvline(1.0, color=palette.MUTED, lw=1)
-    ax.set_xlim(min(edges[0] * 0.94, 0.8), max(edges[-1] * 1.06, 1.25))
+    least = min((float(p) for p in floor if p > 0), default=1.0)  # every class's dashes are within
+    ax.set_xlim(min(edges[0], least) * 0.94, max(edges[-1] * 1.06, 1.25))
     log_axis(ax)
     class_rows(ax, names)
     ax.set_xlabel(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,18 +12,20 @@ import pandas as pd
 
 from causal_attn.data.checks import seed_of, whole
 from causal_attn.diagnostics import LeakageTest, balance_table, leakage_test
+from causal_attn.diagnostics.balance import BalanceTable
 from causal_attn.errors import InputError, OutputError
 from causal_attn.interop.arviz import save_netcdf
 from causal_attn.masks import MaskSample
 from causal_attn.selection import SelectionFit, SelectionModel
 from causal_attn.storage import save_json, whole_file
 from causal_attn.weights import Weights
+from causal_attn.weights.words import ENOUGH_ROWS, WIDTH
 
 MAX_ARVIZ_ENTRIES = 5_000_000
 """Most numbers of log_w in weights.nc; above it every so-manieth row is written."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Diagnosis:
     """What masks and labels alone can tell.
 
@@ -41,36 +44,47 @@ class Diagnosis:
     leakage: LeakageTest
     fit: SelectionFit
     weights: Weights
-    balance: pd.DataFrame
+    balance: BalanceTable
     calibration: pd.DataFrame
 
     @property
     def words(self) -> str:
         """The conclusion in a few sentences."""
         leak = self.leakage
-        told = f"{leak.bits:.3f} bits, AUC {leak.auc:.3f}, p {leak.p_value:.3f}"
-        if leak.p_value > 0.05:
-            return f"No leakage found ({told}). {self.weights.words}"
-        return (
-            f"The mask tells the class ({told}). That alone is no shortcut: a faithful mask can tell the class too; "
-            f"shortcut_test on the model decides. {self.weights.words}"
-        )
+        told = f"{leak.bits + 0.0:.3f} bits, AUC {leak.auc:.3f}, p {leak.p_value:.3f}"
+        parts = [f"No leakage found ({told})."]
+        if leak.p_value <= 0.05:
+            parts = [
+                f"The mask tells the class ({told}). That alone is no shortcut: a faithful mask can tell the class "
+                "too; shortcut_test on the model decides."
+            ]
+        if int((self.sample.prior * self.sample.n).min()) < ENOUGH_ROWS:
+            parts.append("With so few rows of a class, neither finding nor missing a leak says much.")
+        return " ".join([*parts, *self._oddities(), self.weights.summary(self.class_names).attrs["words"]])
+
+    def _oddities(self) -> list[str]:
+        """What looks like masks read from the wrong place."""
+        masks, valid = self.sample.masks, self.sample.valid
+        said = []
+        if bool((masks == masks[0]).all()):
+            said.append("All masks are the same: was the right query position, layer or column read?")
+        if self.sample.kind == "simplex" and bool(valid.all()) and float((masks[:, -1] == 0).double().mean()) > 0.25:
+            said.append(
+                "Many rows end in exact zeros: if that is padding, say so by `valid` (in a table, empty cells)."
+            )
+        return said
 
     def __str__(self) -> str:
-        table = self.balance[self.balance["class"] == "pooled"]
-        smd = table[table["measure"] == "smd"]
-        worst = smd.loc[[smd["before"].abs().idxmax()]]
-        shown = pd.concat([worst, table[table["measure"] != "smd"]])
-        names = ["largest smd, " + str(worst["of"].iloc[0]), *shown["measure"].iloc[1:]]
-        lines = shown.set_axis(names, axis=0)[["before", "after", "permuted"]]
-        attrs = self.calibration.attrs
+        facts = self.calibration.attrs
         return "\n\n".join([
-            repr(self.sample), str(self.leakage), self.weights.summary().table,
-            "Balance (self-normalised, Hájek)\n" + lines.to_string(float_format="{:.4f}".format),
-            f"P(y|m) on held-out rows: expected calibration error {attrs['expected_calibration_error']:.3f}, log-loss "
-            f"{attrs['log_loss_nats']:.3f} nats, the prior's {attrs['prior_log_loss_nats']:.3f}",
-            self.words,
+            repr(self.sample), str(self.leakage), self.weights.summary(self.class_names).table,
+            f"Balance\n{self.balance}",
+            f"P(y|m) on held-out rows: expected calibration error {facts['expected_calibration_error']:.3f}, log-loss "
+            f"{facts['log_loss_nats']:.3f} nats, the prior's {facts['prior_log_loss_nats']:.3f}",
+            textwrap.fill(self.words, WIDTH),
         ])  # fmt: skip
+
+    __repr__ = __str__
 
     def save(self, out: str | Path) -> Path:
         """Write weights.npz, the tables as .csv, diagnosis.json and, with a posterior, weights.nc and selection.nc."""

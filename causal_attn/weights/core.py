@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -242,7 +242,7 @@ class Weights:
 
     # ------------------------------------------------------------------------------------------------ for people
 
-    def summary(self) -> WeightSummary:
+    def summary(self, class_names: Sequence[str] | None = None) -> WeightSummary:
         """One row per class and one for all, printed with `words` below.
 
         Returns:
@@ -250,7 +250,9 @@ class Weights:
             share of them), max_weight, largest_share (of the sum), log_w_sd_nats (mean posterior standard deviation of
             log w; NaN without draws); for all rows also khat, support_deficit, deficit_low and deficit_high.
         """
-        return summarise(self)
+        if class_names is not None and len(class_names) != len(self.prior):
+            raise InputError(f"class_names: expected {len(self.prior)}, got {len(class_names)}")
+        return summarise(self, class_names)
 
     @cached_property
     def log_w_sd(self) -> Tensor:
@@ -297,6 +299,9 @@ class Weights:
 
     def to_arviz(self, obs: Any = None) -> Any:
         """The draws for ArviZ: per draw mean_weight, ess, ess_per_class, largest_share, support_deficit; and log_w.
+
+        They spread as the fitted P(y|m) does, given these rows. The support deficit's interval in `summary()` is
+        wider: it also counts which rows were drawn. `az.summary(data, var_names=["~log_w"])` leaves the rows out.
 
         Args:
             obs: which rows' log_w to include; None: all.

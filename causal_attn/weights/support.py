@@ -100,6 +100,8 @@ def _surely_below(x: np.ndarray, n_t: np.ndarray, bound: float, alpha: float) ->
 def _lengths(n: int, bound: float, alpha: float) -> np.ndarray:
     """Lengths of blocks, from the shortest that passes without a hit at alpha over their number, up to n."""
     lengths = np.zeros(0)
+    if bound <= 0:  # a class that never comes: no block of rows can show it
+        return lengths
     for count in range(1, 60):
         shortest = np.log(count / alpha) / -np.log1p(-bound)
         lengths = np.ceil(shortest * 1.5 ** np.arange(count))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import textwrap
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,6 +23,10 @@ which support is called good."""
 NEAR_ONE = 0.95
 NEARLY_EQUAL = 0.95
 """Share of rows that count, above which no tail matters, whatever its shape."""
+WIDTH = 96
+"""Columns at which printed words are wrapped."""
+ENOUGH_ROWS = 30
+"""Rows of a class below which its support is not judged."""
 FEW_ROWS = 100
 """Effective sample sizes below this are named."""
 
@@ -34,7 +40,7 @@ class WeightSummary(pd.DataFrame):
         return _rounded(self).to_string(na_rep="")
 
     def __str__(self) -> str:
-        return f"{self.table}\n\n{self.attrs.get('words', '')}"
+        return f"{self.table}\n\n{textwrap.fill(self.attrs.get('words', ''), WIDTH)}"
 
     __repr__ = __str__
 
@@ -58,18 +64,23 @@ def _digits(value: float) -> str:
     return f"{value:,.0f}" if value == round(value) or abs(value) >= 1000 else f"{value:.3g}"
 
 
-def summarise(weights: Weights) -> WeightSummary:
+def class_labels(n_classes: int, names: Sequence[str] | None) -> list[str]:
+    """How classes are called in words: by name, or "class 0"."""
+    return [f"class {k}" for k in range(n_classes)] if names is None else [str(name) for name in names]
+
+
+def summarise(weights: Weights, names: Sequence[str] | None = None) -> WeightSummary:
     """See `Weights.summary`."""
     everyone = torch.ones_like(weights.y, dtype=torch.bool)
     total = weights.log_w.logsumexp(0)
-    rows = {f"class {k}": _row(weights, weights.y == k, total) for k in range(len(weights.prior))}
-    rows["all"] = _row(weights, everyone, total)
-    table = WeightSummary(pd.DataFrame(rows).T.astype({"rows": int}))
+    labels = class_labels(len(weights.prior), names)
+    rows = [_row(weights, weights.y == k, total) for k in range(len(labels))] + [_row(weights, everyone, total)]
+    table = WeightSummary(pd.DataFrame(rows, index=[*labels, "all"]).astype({"rows": int}))
     low, high = weights.support_deficit_interval
-    columns = ["khat", "support_deficit", "deficit_low", "deficit_high"]
-    table[columns] = np.nan
-    table.loc["all", columns] = [weights.khat, weights.support_deficit, low, high]
-    table.attrs["words"] = weights.words
+    found = {"khat": weights.khat, "support_deficit": weights.support_deficit, "deficit_low": low, "deficit_high": high}
+    for column, value in found.items():
+        table[column] = [np.nan] * len(labels) + [value]  # by place: a class may be called "all"
+    table.attrs["words"] = in_words(weights, names)
     return table
 
 
@@ -90,22 +101,27 @@ def _row(weights: Weights, pick: Tensor, total: Tensor) -> dict[str, float]:
     }
 
 
-def in_words(weights: Weights) -> str:
+def in_words(weights: Weights, names: Sequence[str] | None = None) -> str:
     """See `Weights.words`: support first, then the tail, then few rows, then what was changed."""
-    parts = [_of_support(weights)]
+    labels = class_labels(len(weights.prior), names)
+    parts = [_of_support(weights, labels)]
     if weights.khat > khat_threshold(len(weights.y)) and weights.ess < NEARLY_EQUAL * len(weights.y):
-        parts.append(f"The weights' tail is heavy (k̂ {weights.khat:.2f}): averages under them are unreliable.")
+        limit = khat_threshold(len(weights.y))
+        parts.append(
+            f"The weights' tail is heavy (k̂ {weights.khat:.2f}, above {limit:.2f}): averages under them are unreliable."
+        )
     few = [k for k, ess in enumerate(weights.ess_per_class.tolist()) if 0 < ess < FEW_ROWS]
     worn = [k for k in few if float(weights.ess_per_class[k]) < 0.5 * int((weights.y == k).sum())]
     if worn:
-        said = ", ".join(f"class {k} counts as {float(weights.ess_per_class[k]):.0f} rows" for k in worn[:3])
+        counts = [(labels[k], float(weights.ess_per_class[k])) for k in worn[:3]]
+        said = ", ".join(f"{label} counts as {ess:.0f} row{'' if round(ess) == 1 else 's'}" for label, ess in counts)
         parts.append(f"Few effective rows: {said}{' and others' if len(worn) > 3 else ''}.")
     if weights.record:
         parts.append("Changed: " + "; ".join(weights.record) + ".")
     return " ".join(parts)
 
 
-def _of_support(weights: Weights) -> str:
+def _of_support(weights: Weights, labels: Sequence[str]) -> str:
     low, high = weights.support_deficit_interval
     deficit, tau = weights.support_deficit, weights.tau
     if np.isnan(low):
@@ -122,6 +138,10 @@ def _of_support(weights: Weights) -> str:
             f"{deficit:.0%} of Q [{low:.0%}, {high:.0%}] would need weights above {tau:g}: "
             "weighting repairs a part only."
         )
+    rows = torch.bincount(weights.y, minlength=len(labels)).tolist()
+    rare = [f"{label} has {n}" for label, n in zip(labels, rows) if n < ENOUGH_ROWS]
+    if high <= SMALL and rare:
+        return f"Too few rows to judge support: {', '.join(rare[:3])}{' and others' if len(rare) > 3 else ''}."
     if high <= SMALL:
         return (
             f"Support is good as far as this model ranks the masks: at most {high:.1%} of Q would need weights "

@@ -132,3 +132,13 @@ def test_weights_of_something_else_are_refused(weights, message):
         balance_table(3)
     with pytest.raises(InputError, match="seed: expected"):
         balance_table(sample, seed=-1)
+
+
+def test_it_prints_the_largest_differences_and_the_whole_mask():
+    sample, weights = weighted(Gaussian(n_positions=12), 300)
+    table = balance_table(sample, weights)
+    lines = str(table).splitlines()
+    assert len(lines) == 1 + 5 + 5 + 1
+    smd = table[(table["class"] == "pooled") & (table["measure"] == "smd")]
+    assert lines[1].split()[1] == smd.loc[smd["before"].idxmax(), "of"]
+    assert "after" not in str(balance_table(sample)).splitlines()[0]

@@ -100,3 +100,14 @@ def test_the_command_runs_as_a_program(tmp_path):
     assert done.returncode == 0
     assert done.stderr == ""
     assert "No leakage found" in done.stdout or "The mask tells the class" in done.stdout
+
+
+def test_masks_that_look_misread_are_pointed_out():
+    same = diagnose(MaskSample(np.tile([1.0, 0.0, 0.0], (60, 1)), np.arange(60) % 2), ("ham", "spam"), **FEW)
+    assert "All masks are the same" in same.words
+    assert "Many rows end in exact zeros" in same.words
+    assert "ham" in str(same)
+    assert repr(same) == str(same)
+    assert max(map(len, str(same).splitlines())) <= 100
+    few = diagnose(Null(n_positions=3).sample(20, 0), **FEW)
+    assert "With so few rows of a class" in few.words

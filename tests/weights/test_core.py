@@ -550,3 +550,15 @@ def test_wrong_rows_chunks_and_weights_beyond_numbers_are_named():
         next(weights.iter_draws(2.5))
     with pytest.raises(InputError, match=r"log_w: expected logs from -700 to 700, .* row 1 is 800"):
         Weights.from_log([0.0, 800.0], [0, 1])
+
+
+def test_words_call_classes_by_name_and_do_not_judge_support_by_three_rows():
+    y = torch.tensor([0] * 100 + [1] * 3)
+    log_prob = torch.tensor([[0.97, 0.03]]).log().repeat(103, 1)
+    weights = Weights.from_log((torch.tensor([100.0, 3.0]) / 103).log()[y] - log_prob[0][y], y, log_prob=log_prob)
+    words = weights.summary(["ham", "spam"]).attrs["words"]
+    assert "Too few rows to judge support: spam has 3." in words
+    assert weights.summary(["ham", "spam"]).index.tolist() == ["ham", "spam", "all"]
+    with pytest.raises(InputError, match="class_names: expected 2, got 1"):
+        weights.summary(["ham"])
+    assert "too few" not in weights_of(Gaussian(n_classes=3), 500, 0).words.lower()
