@@ -1,7 +1,7 @@
 """Benchmark of the diagnostics: the support deficit, the tail index, balance and the summary, each against its target.
 
-python benchmarks/diagnostics.py [--part deterministic|null|partial|stretch|tails|balance|bound|summary|all] [--quick]
-                                 [--out FILE.md]
+python benchmarks/diagnostics.py [--part deterministic|null|partial|bound|rare|stretch|tails|balance|summary|all]
+                                 [--quick] [--out FILE.md]
 
 Each part prints a Markdown section. Worlds are simulated, so that the right answer is known.
 """
@@ -30,10 +30,12 @@ from torch import Tensor
 from causal_attn import SelectionModel, Weights, balance_table
 from causal_attn.data.worlds import DeterministicLeak, DirichletByClass, Gaussian, Logistic, Null, World
 from causal_attn.errors import SupportWarning
-from causal_attn.weights import support_deficit
+from causal_attn.weights import SupportDeficit, support_deficit
 
 FACTORS = (0.5, 1.25)
 DRAWS = 100
+APART = 2.52
+"""Distance of two normal classes at which halved logits move 1 − mean(w) by 0.27 and stretched ones by −0.85."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,7 @@ class Sizes:
 
     leak_rows: int
     leak_seeds: int
+    stretch_seeds: int
     rows: int
     replicates: int
     tail_rows: int
@@ -51,8 +54,8 @@ class Sizes:
     summary_rows: tuple[int, ...]
 
 
-FULL = Sizes(5_000, 5, 2_000, 200, 5_000, 50, (2_000, 20_000), 10, (100_000, 1_000_000))
-QUICK = Sizes(200, 1, 120, 3, 200, 3, (150,), 1, (2_000, 4_000))
+FULL = Sizes(5_000, 5, 20, 2_000, 200, 5_000, 50, (2_000, 20_000), 10, (100_000, 1_000_000))
+QUICK = Sizes(200, 1, 2, 120, 3, 200, 3, (150,), 1, (2_000, 4_000))
 
 
 def weights_of(world: World, n: int, seed: int) -> Weights:
@@ -120,39 +123,101 @@ def partial(sizes: Sizes) -> str:
 def bound(sizes: Sizes) -> str:
     """Hard on the interval: P(1|m) is 1.0 to 1.2 times the bound P(1)/τ on half the masks, so D is 0 there."""
     rows = []
-    for factor in (1.0, 1.1, 1.2, 1.5):
+    factors: tuple[tuple[str, float | tuple[float, float]], ...] = (
+        ("1.0", 1.0), ("1.1", 1.1), ("1.2", 1.2), ("1.0 to 1.2, uniform", (1.0, 1.2)), ("1.5", 1.5),
+    )  # fmt: skip
+    for name, factor in factors:
         lows = [_near_bound(sizes.rows, factor, seed) for seed in range(sizes.replicates)]
-        rows.append((factor, 0.0 if factor > 1 else 0.25, share([low > (0 if factor > 1 else 0.25) for low in lows])))
-    head = ("P(1|m) / bound on half the masks", "D", "lower end above D")
+        truth = 0.25 if factor == 1.0 else 0.0  # at 1.0 the noise puts half of them below the bound
+        rows.append((name, truth, share([low > truth for low in lows]), max(lows)))
+    head = ("P(1|m) / bound on half the masks", "D", "lower end above D", "largest lower end")
     note = f"n = {sizes.rows:,}, K = 2, exact P(y|m), P(1) = 1/2, τ = 10. The interval may err in 2.5% on this side."
     return note + "\n\n" + table(head, rows)
 
 
-def _near_bound(n: int, factor: float, seed: int) -> float:
+def rare(sizes: Sizes) -> str:
+    """What the sound lower end costs: a quarter of Q is seen, but too seldom."""
+    rows = []
+    for n in (sizes.rows, 10 * sizes.rows):
+        for factor in (0.0, 0.1, 0.3, 0.5, 0.7, 0.9):
+            found = [_below_bound(n, factor, seed) for seed in range(sizes.replicates)]
+            estimate, low, width = (
+                statistics.mean(values) for values in zip(*((d.estimate, d.low, d.high - d.low) for d in found))
+            )
+            rows.append((f"{n:,}", factor, estimate, low, share([d.low <= 0.25 <= d.high for d in found]), width))
+    head = ("n", "P(k|m) / bound", "mean estimate", "mean lower end", "interval holds 0.25", "mean width")
+    note = (
+        "K = 2, exact P(y|m): this many times the bound (or 2% less) on a quarter of the masks for each class, 0.3 to "
+        "0.7 on the others. 0 is 1e-4."
+    )
+    return note + "\n\n" + table(head, rows)
+
+
+def _near_bound(n: int, factor: float | tuple[float, float], seed: int) -> float:
+    """Lower end where P(1|m) is `factor` times the bound, or uniform between two such, on half the masks."""
     rng = np.random.default_rng(seed)
     low = rng.random(n) < 0.5
-    p = np.where(low, 0.05 * factor, 1 - 0.05 * factor) + 1e-4 * rng.standard_normal(n)
-    y = torch.from_numpy((rng.random(n) < p).astype(np.int64))
+    times = rng.uniform(*factor, n) if isinstance(factor, tuple) else factor
+    p = np.where(low, 0.05 * times, 1 - 0.05 * times) + 1e-4 * rng.standard_normal(n)
+    return _deficit_of(p, rng).low
+
+
+def _below_bound(n: int, factor: float, seed: int) -> SupportDeficit:
+    """The deficit where each class is `factor` times the bound on a quarter of the masks, and frequent on the rest."""
+    rng = np.random.default_rng(seed)
+    place, spread = rng.random(n), rng.random(n)  # wide enough that hardly any ranks tie
+    p = max(0.05 * factor, 1e-4) * (1 - 0.02 * spread)
+    return _deficit_of(np.where(place < 0.25, p, np.where(place < 0.5, 1 - p, 0.3 + 0.4 * spread)), rng)
+
+
+def _deficit_of(p: np.ndarray, rng: np.random.Generator) -> SupportDeficit:
+    """The deficit of two even classes from the exact P(1|m), classes drawn from it."""
+    y = torch.from_numpy((rng.random(len(p)) < p).astype(np.int64))
     log_prob = torch.from_numpy(np.stack([1 - p, p], 1)).log()
-    return support_deficit(log_prob, y, torch.tensor([0.5, 0.5], dtype=torch.float64)).low
+    return support_deficit(log_prob, y, torch.tensor([0.5, 0.5], dtype=torch.float64))
 
 
 def stretch(sizes: Sizes) -> str:
-    """Wrong calibration, right order: D stays, 1 − mean(w) does not."""
-    worlds = {
-        "full support": Logistic(n_classes=2, n_positions=8, strength=3.0),
-        "a quarter unseen": DeterministicLeak(share=0.5),
+    """Wrong calibration: D stays where the order does, 1 − mean(w) does not."""
+    means = torch.tensor([[APART / 2], [-APART / 2]], dtype=torch.float64)
+    worlds: dict[str, World] = {
+        "K = 2, weak leak": Logistic(n_classes=2, n_positions=8, strength=0.5),
+        "K = 2, strong leak": Gaussian(means=means),
+        "K = 2, a quarter unseen": DeterministicLeak(share=0.5),
+        "K = 3, strong leak": Gaussian(n_classes=3, n_positions=6, strength=1.0),
+        "K = 5, strong leak": Gaussian(n_classes=5, n_positions=6, strength=1.0),
     }
+    rows = [row for name, world in worlds.items() for row in _stretch_rows(name, world, sizes)]
+    head = (
+        "world", "logits times", "mean D", "mean change", "largest", "below 0.02", "1 − mean(w), mean", "its change",
+        "target for the change of D",
+    )  # fmt: skip
+    note = (
+        f"Held-out log P(k|m), n = {sizes.leak_rows:,}, {sizes.stretch_seeds} samples; changes of D without sign. "
+        "With K = 2 a factor keeps the rows in order, so D cannot move but for ties; with more classes it may not."
+    )
+    return note + "\n\n" + table(head, rows)
+
+
+def _stretch_rows(name: str, world: World, sizes: Sizes) -> list[tuple[Any, ...]]:
+    """A row for each factor."""
+    found = np.array([_stretched(world, sizes.leak_rows, seed) for seed in range(sizes.stretch_seeds)])
+    deficit, residual = found[..., 0], found[..., 1]
+    moved, shift = np.abs(deficit - deficit[:, :1]), (residual - residual[:, :1]).mean(0)
     rows = []
-    for name, world in worlds.items():
-        fitted = weights_of(world, sizes.leak_rows, 0)
-        assert fitted.log_prob is not None
-        for factor in (1.0, *FACTORS):
-            made = _tempered(fitted.log_prob, fitted.y, factor)
-            change = made.support_deficit - fitted.support_deficit
-            rows.append((name, factor, made.support_deficit, change, made.calibration_residual, "< 0.02"))
-    head = ("world", "logits times", "D", "change of D", "1 − mean(w)", "target for the change")
-    return f"n = {sizes.leak_rows:,}, K = 2.\n\n" + table(head, rows)
+    for i, factor in enumerate((1.0, *FACTORS)):
+        below = f"{int((moved[:, i] < 0.02).sum())} of {len(moved)}"
+        means = (float(deficit[:, i].mean()), float(moved[:, i].mean()), float(moved[:, i].max()))
+        rows.append((name, factor, *means, below, float(residual[:, i].mean()), float(shift[i]), "< 0.02"))
+    return rows
+
+
+def _stretched(world: World, n: int, seed: int) -> list[tuple[float, float]]:
+    """(D, 1 − mean(w)) of one sample's held-out log P(k|m), as it is and with its logits times each factor."""
+    fitted = weights_of(world, n, seed)
+    assert fitted.log_prob is not None
+    made = [_tempered(fitted.log_prob, fitted.y, factor) for factor in (1.0, *FACTORS)]
+    return [(w.support_deficit, w.calibration_residual) for w in made]
 
 
 def _tempered(log_prob: Tensor, y: Tensor, factor: float) -> Weights:
@@ -213,9 +278,14 @@ def summary(sizes: Sizes) -> str:
         printed = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
         done = json.loads(printed.splitlines()[-1])
         ratio = done["ours"] / done["arviz"]
-        rows.append((f"{n:,}", done["ours"], done["arviz"], ratio, gigabytes(done["peak"]), "< 5 s"))
-    head = ("n", "summary, s", "psislw and ESS, s", "ratio", "peak", "target at 1,000,000")
-    return f"{DRAWS} draws, K = 2, medians of 3 rounds in turn; the peak holds the draws.\n\n" + table(head, rows)
+        times = (done["ours"], done["made"], done["arviz"], ratio)
+        rows.append((f"{n:,}", *times, gigabytes(done["held"]), gigabytes(done["peak"]), "< 5 s"))
+    head = (
+        "n", "from_log(...).summary(), s", "summary() alone, s", "psislw and ESS, s", "ratio to the first",
+        "held before", "peak", "target at 1,000,000",
+    )  # fmt: skip
+    note = f"{DRAWS} draws, K = 2, medians of 3 rounds in turn; the draws are held before."
+    return note + "\n\n" + table(head, rows)
 
 
 def worker(n: int) -> dict[str, float]:
@@ -227,8 +297,12 @@ def worker(n: int) -> dict[str, float]:
     log_w = math.log(0.5) - log_prob.gather(-1, y[:, None])[:, 0]
     draws = log_w.float() + 0.1 * torch.from_numpy(rng.standard_normal((DRAWS, n), dtype=np.float32))
     forget_peak()
+    held = float(peak_bytes())
 
     def ours() -> None:
+        _ = Weights.from_log(log_w, y, draws=draws, log_prob=log_prob).summary()
+
+    def made() -> None:
         _ = Weights(log_w, y, torch.tensor([0.5, 0.5]).double(), log_prob, given_draws=draws, n_draws=DRAWS).summary()
 
     def theirs() -> None:
@@ -236,15 +310,16 @@ def worker(n: int) -> dict[str, float]:
         w = np.exp(log_w.numpy())
         _ = w.sum() ** 2 / (w**2).sum()
 
-    seconds = alternate({"ours": ours, "arviz": theirs}, 3)
-    return {name: statistics.median(values) for name, values in seconds.items()} | {"peak": float(peak_bytes())}
+    seconds = alternate({"ours": ours, "made": made, "arviz": theirs}, 3)
+    medians = {name: statistics.median(values) for name, values in seconds.items()}
+    return medians | {"held": held, "peak": float(peak_bytes())}
 
 
 # ---------------------------------------------------------------------------------------------------- command
 
 PARTS: dict[str, Callable[[Sizes], str]] = {
-    "deterministic": deterministic, "null": null, "partial": partial, "bound": bound, "stretch": stretch,
-    "tails": tails, "balance": balance, "summary": summary,
+    "deterministic": deterministic, "null": null, "partial": partial, "bound": bound, "rare": rare,
+    "stretch": stretch, "tails": tails, "balance": balance, "summary": summary,
 }  # fmt: skip
 
 
