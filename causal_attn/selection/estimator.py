@@ -24,7 +24,7 @@ from causal_attn.selection.crossfit import assign_folds
 from causal_attn.selection.fit import N_DRAWS, SelectionFit, checked_prior
 from causal_attn.selection.fits import Inference, NetworkFit, OutcomeFit, PluginFit, RowFit, refuse_zero
 from causal_attn.selection.model import SelectionStory
-from causal_attn.selection.newton import CHORD_ROWS, Curvature, curvature
+from causal_attn.selection.newton import CHORD_ROWS, Curvature, curvature, rough_will_do
 from causal_attn.selection.permutation import Pairs, RatioFit
 from causal_attn.selection.sampling import guide_class
 
@@ -245,18 +245,19 @@ def _all_fits(
 ) -> tuple[RowFit, list[RowFit]]:  # fmt: skip
     """The fit on all rows, and without each fold.
 
-    For a given prior scale the mode is unique, so starting a fold from the final fit's decides the time alone (on a
-    hundred rows or so the evidence can have two maxima, and the start then also chooses between them). Where all rows
-    gain next to nothing from variational steps, four fifths of them do not either.
+    From CHORD_ROWS rows on, a fold's search starts from the final fit's mode, which decides the time alone, and takes
+    variational steps only where all rows gained by them: what one row's label could do by either is below the search's
+    tolerance. On fewer rows, where the evidence can have two maxima and a label counts, a fold sees its own rows alone.
     """
     bar = tqdm(total=folds + 1, desc="selection model", disable=not progress, leave=False)
     final = fit_rows(torch.ones_like(fold, dtype=torch.bool), seed, start, True, None)
     bar.update()
-    refine = _gain(final) > FOLD_GAIN
+    alone = len(fold) < CHORD_ROWS
+    refine = alone or _gain(final) > FOLD_GAIN
     known = curvatures(final)
     fits = []
     for number in range(folds):
-        fits.append(fit_rows(fold != number, seed + number + 1, final, refine, known[number]))
+        fits.append(fit_rows(fold != number, seed + number + 1, None if alone else final, refine, known[number]))
         bar.update()
     bar.close()
     return final, fits
@@ -277,8 +278,10 @@ def _fold_curvatures(
     theta = final.posterior.mode.theta
     if folds * theta.numel() ** 2 > MAX_SHARED:
         return [None] * folds
+    rough = rough_will_do(len(y), final.posterior.mode.prior_precision)
     parts = [
-        curvature(theta, _with_intercept(phi, rows), y[rows], log_prior) for rows in (fold == f for f in range(folds))
+        curvature(theta, _with_intercept(phi, rows), y[rows], log_prior, rough=rough)
+        for rows in (fold == f for f in range(folds))
     ]
     return [Curvature.total([part for g, part in enumerate(parts) if g != f]) for f in range(folds)]
 

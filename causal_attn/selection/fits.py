@@ -60,7 +60,8 @@ class Inference:
 
 @dataclass(frozen=True)
 class OutcomeFit:
-    """Draws of θ of the linear response, each moved to meet the class margin of its rows.
+    """Draws of θ of the linear response, each moved to meet the class margin of its rows: mean_i r(k|m_i) is their
+    share of class k, whatever Q(k) is stated to be, since r is P(y|m), the law of the rows.
 
     Args:
         posterior: the Gaussian at the mode, refined; with "svi" and "nuts" the start they were given.
@@ -94,7 +95,7 @@ class OutcomeFit:
             theta, elbo, ratio = svi_draws(story, x[:, :-1], y, posterior.mode.theta, how.guide, n_draws, seed)
         elif how.method == "nuts":
             theta = nuts_draws(story, x[:, :-1], y, posterior.mode.theta, n_draws, seed)
-        offset = margin_offsets(theta, x, log_prior)
+        offset = margin_offsets(theta, x, log_prior, _shares(y, len(log_prior)))
         moved = torch.cat([theta[:, :-1], theta[:, -1:] + offset[:, None]], 1)
         return OutcomeFit(posterior, moved, log_prior, elbo, ratio, how.method == "nuts")
 
@@ -128,6 +129,11 @@ class OutcomeFit:
         return float("nan") if self.exact else psis(self.log_density_ratio(phi, y).numpy())[1]
 
 
+def _shares(y: Tensor, n_classes: int) -> Tensor:
+    """P(k) of the rows, shape (K,)."""
+    return torch.bincount(y, minlength=n_classes).double() / len(y)
+
+
 def _with_units(groups: Tensor) -> Tensor:
     """Hidden units form one more group."""
     return torch.cat([groups, torch.full((HIDDEN,), int(groups.max()) + 1)])
@@ -148,7 +154,7 @@ class NetworkFit:
         """Fit all members on rows φ (n, d), y (n,); afresh, as units of an earlier fit may have seen rows left out."""
         share = [len(part) for part in np.array_split(np.arange(n_draws), min(N_MEMBERS, n_draws))]
         how = how if how.groups is None else replace(how, groups=_with_units(how.groups))
-        hidden = [fit_hidden(phi, y, log_prior, seed * N_MEMBERS + i) for i in range(len(share))]
+        hidden = [fit_hidden(phi, y, _shares(y, len(log_prior)).log(), seed * N_MEMBERS + i) for i in range(len(share))]
         members = [
             OutcomeFit.on(with_intercept(h(phi)), y, log_prior, how, s, seed * N_MEMBERS + i, None, refine)
             for i, (h, s) in enumerate(zip(hidden, share))

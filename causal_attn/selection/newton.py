@@ -30,15 +30,16 @@ ROW_CHUNK = 16_384
 MANY_ROWS = 50_000
 """Rows above which a tenth of them brings the search near, and the last digits of λ and θ, which no interval could
 show, are not waited for."""
-SINGLE_ROWS = 10_000
-"""Rows above which a block's curvature is summed in float32 (1e-6, relative): it steers the steps and sets the spread;
-the gradient, which decides where they end, stays in float64."""
+SINGLE_ROWS, SMALL_PRECISION = 10_000, 1e-6
+"""Rows above which a block's curvature is summed in float32 (1e-7 of a row's share, relative), as long as λ is at least
+this per row: it steers the steps and sets the spread; the gradient, which decides where they end, stays in float64."""
 MAX_DECREMENT = 1e-2
 CHORD_ROWS, NEAR, MAX_CHORD_STEPS = 5_000, 5e-3, 12
 """On at least so many rows, and nearer to the mode than this decrement per row, steps with a fixed curvature gain one
 or two digits each at the price of a gradient."""
-STALE = 0.03
-"""Relative change of the curvature in the intercept above which it is summed again where those steps end."""
+STALE, MAX_ROUNDS = 0.03, 6
+"""Relative change of the curvature, of any class along any feature, above which it is summed again where those steps
+end; and how often λ may be found anew there."""
 MAX_DENSE = 2000
 """Parameters up to which the curvature is a matrix; beyond, `kronecker` does the same without one."""
 FIRST_PRECISION = 10.0
@@ -98,31 +99,47 @@ def log_likelihood(theta: Tensor, x: Tensor, y: Tensor, log_prior: Tensor, w: Te
     return total
 
 
-def curvature(theta: Tensor, x: Tensor, y: Tensor, log_prior: Tensor, w: Tensor | None = None) -> Curvature:
-    """Value, gradient and negative Hessian of the log-likelihood. Averages them over θ's leading dimension, if any."""
+def rough_will_do(n: int, prior_precision: Precision) -> bool:
+    """Whether the curvature of n rows may be summed in float32: its rounding must stay small against λ."""
+    return n > SINGLE_ROWS and float(torch.as_tensor(prior_precision).min()) >= SMALL_PRECISION * n
+
+
+def curvature(
+    theta: Tensor, x: Tensor, y: Tensor, log_prior: Tensor, w: Tensor | None = None, rough: bool = False
+) -> Curvature:  # fmt: skip
+    """Value, gradient and negative Hessian of the log-likelihood, the last by blocks in float32 where `rough`. Averages
+    them over θ's leading dimension, if any."""
     thetas = theta if theta.ndim == 3 else theta[None]
     width = thetas[0].numel()
     value, gradient, precision = 0.0, torch.zeros_like(thetas[0]), x.new_zeros(width, width)
-    single = len(x) > SINGLE_ROWS
     for rows, labels, weight in _blocks_of(x, y, w):
         part, residual, second = _moments(thetas, rows, labels, log_prior, weight)
         value += part
         gradient += rows.T @ residual
-        precision += _blocks(rows.float(), second.float()) if single else _blocks(rows, second)
+        precision += _blocks(rows.float(), second.float()) if rough else _blocks(rows, second)
     return Curvature(value, gradient, precision)
 
 
-def _gradient(
-    theta: Tensor, x: Tensor, y: Tensor, log_prior: Tensor, w: Tensor | None = None
-) -> tuple[Tensor, float]:  # fmt: skip
-    """That of the log-likelihood, (d+1, J), and the trace of its curvature in the intercept, Σ_i w_i (1 − Σ_k r_k²)."""
-    h, total, bend = contrasts(len(log_prior)), torch.zeros_like(theta), 0.0
+def _gradient(theta: Tensor, x: Tensor, y: Tensor, log_prior: Tensor, w: Tensor | None = None) -> Tensor:
+    """That of the log-likelihood, (d+1, J)."""
+    h, total = contrasts(len(log_prior)), torch.zeros_like(theta)
     for rows, labels, weight in _blocks_of(x, y, w):
-        r = (log_prior + (rows @ theta) @ h).softmax(-1)
-        residual, each = h.T[labels] - r @ h.T, 1 - r.square().sum(-1)
+        residual = h.T[labels] - (log_prior + (rows @ theta) @ h).softmax(-1) @ h.T
         total += rows.T @ (residual if weight is None else residual * weight[:, None])
-        bend += float((each if weight is None else each * weight).sum())
-    return total, bend
+    return total
+
+
+def _class_curvature(theta: Tensor, x: Tensor, y: Tensor, log_prior: Tensor, w: Tensor | None = None) -> Tensor:
+    """Σ_i w_i x_ij² r_ik (1 − r_ik): how the log-likelihood bends along each feature in the logit of each class. (d+1, K)
+
+    It is v' P_jj v, P_jj the feature's block of the curvature in the contrasts and v column k of H.
+    """
+    total = theta.new_zeros(len(theta), len(log_prior))
+    for rows, _, weight in _blocks_of(x, y, w):
+        r = (log_prior + (rows @ theta) @ contrasts(len(log_prior))).softmax(-1)
+        bend = r * (1 - r)
+        total += rows.square().T @ (bend if weight is None else bend * weight[:, None])
+    return total
 
 
 def _moments(
@@ -190,19 +207,16 @@ def find_mode(
         some = None if row_weights is None else row_weights[::10]
         start = find_mode(x[::10], y[::10], log_prior, prior_precision, None, tolerance, groups, None, some)
     rows, enough = (x, y, log_prior, row_weights), min(tolerance * len(x), MAX_DECREMENT)
-    n_out = len(log_prior) - 1
-    theta = x.new_zeros(x.shape[1], n_out) if start is None else start.theta.clone()
-    lam = _first_precision(prior_precision, start, groups)
+    theta = _first_theta(*rows) if start is None else start.theta.clone()
+    lam, search = _first_precision(prior_precision, start, groups), PrecisionSearch(groups, len(x))
     settled = prior_precision is not None
     if theta.numel() > MAX_DENSE:
         return _without_a_matrix(rows, lam, settled, theta, groups, start is None, enough)
     for step in range(MAX_STEPS):
-        local = curvature(theta, *rows) if known is None or step > 0 else known
+        local = curvature(theta, *rows, rough_will_do(len(x), lam)) if known is None or step > 0 else known
         if not settled:
-            new = evidence_precision(local, theta) if groups is None else grouped_precision(local, theta, lam, groups)
-            change = (torch.as_tensor(new).log() - torch.as_tensor(lam).log()).abs().max()
-            settled = bool(change <= (1e-2 if len(x) > MANY_ROWS else 1e-3)) and step > 0
-            lam = new
+            lam, stays = search.step(local, theta, lam)
+            settled = stays and step > 0
         penalty = penalty_diagonal(theta, lam)
         precision = local.precision + penalty.diag()
         gradient = local.gradient.reshape(-1) - penalty * theta.reshape(-1)
@@ -216,12 +230,10 @@ def find_mode(
         if settled and decrement < (MAX_DECREMENT if len(x) > MANY_ROWS else enough):
             return Mode(theta + move.reshape(theta.shape), lam, precision, step + 1)
         if len(x) >= CHORD_ROWS and decrement < NEAR * len(x):
-            found = _chord(theta + move.reshape(theta.shape), penalty, lower, enough, rows)
-            if found is not None:
-                theta, bend = found
-                if abs(bend / float(local.precision.diagonal()[-n_out:].sum()) - 1) > STALE:
-                    precision = curvature(theta, *rows).precision + penalty.diag()
-                return Mode(theta, lam, precision, step + 1)
+            here = theta + move.reshape(theta.shape)
+            end = _finish(here, lam, search if prior_precision is None else None, local.precision, enough, rows, step)
+            if end is not None:
+                return end
         theta = _line_search(theta, move.reshape(theta.shape), decrement, local.value, lam, rows)
         settled = settled or step > MAX_STEPS // 2
     raise NotEstimableError(f"the mode of P(y | m) was not reached in {MAX_STEPS} Newton steps")
@@ -241,20 +253,91 @@ def _without_a_matrix(
     return Mode(found, float(precision[0]) if groups is None else precision, factor, steps)
 
 
-def _chord(theta: Tensor, penalty: Tensor, lower: Tensor, tolerance: float, rows: Rows) -> tuple[Tensor, float] | None:
-    """The mode by steps with one fixed curvature, factored in `lower`, with what `_gradient` says of the curvature
-    there; None where they do not close in quickly."""
+def _first_theta(x: Tensor, y: Tensor, log_prior: Tensor, w: Tensor | None) -> Tensor:
+    """No slopes, and the intercept that gives every row the shares of the classes, whatever log Q(k) is: (d+1, J)."""
+    theta = x.new_zeros(x.shape[1], len(log_prior) - 1)
+    mass = torch.bincount(y, w, minlength=len(log_prior)).to(x)
+    if bool((mass > 0).all()):
+        theta[-1] = contrasts(len(log_prior)) @ (mass.log() - log_prior)
+    return theta
+
+
+@dataclass
+class PrecisionSearch:
+    """λ by the evidence, from one step to the next.
+
+    The evidence is that of the quadratic model at the last mode, so λ and the mode chase each other, and can do so in
+    circles: where λ turns back, its steps are halved from then on.
+    """
+
+    groups: Tensor | None
+    n: int
+    move: Tensor | None = None
+    damping: Tensor | float = 1.0
+
+    def step(self, local: Curvature, theta: Tensor, lam: Precision) -> tuple[Precision, bool]:
+        """The next λ, and whether it is as good as the one before."""
+        if self.groups is None:
+            new: Precision = evidence_precision(local, theta)
+        else:
+            new = grouped_precision(local, theta, lam, self.groups)
+        move = torch.as_tensor(new, dtype=theta.dtype).log() - torch.as_tensor(lam, dtype=theta.dtype).log()
+        if self.move is not None:
+            self.damping = torch.where(move * self.move < 0, 0.5, 1.0) * self.damping
+        self.move, step = move, self.damping * move
+        stays = bool(step.abs().max() <= (1e-2 if self.n > MANY_ROWS else 1e-3))
+        damped = torch.as_tensor(lam, dtype=theta.dtype) * step.exp()
+        return (damped if self.groups is not None else float(damped)), stays
+
+
+def _finish(
+    theta: Tensor, lam: Precision, search: PrecisionSearch | None, bend: Tensor, enough: float, rows: Rows, step: int
+) -> Mode | None:  # fmt: skip
+    """The end of the search by steps with a curvature `bend` summed nearby; None where they do not close in.
+
+    At the mode for λ the curvature is summed again if it is stale, and λ, unless it was given, found anew until it stays.
+    """
+    n = len(rows[0])
+    for _ in range(MAX_ROUNDS):
+        penalty = penalty_diagonal(theta, lam)
+        lower, failed = torch.linalg.cholesky_ex(bend + penalty.diag())
+        found = None if failed else _chord(theta, penalty, lower, enough, rows)
+        if found is None:
+            return None
+        theta = found
+        if _stale(bend, penalty, theta, rows):
+            bend = curvature(theta, *rows, rough_will_do(n, lam)).precision
+        if search is None:
+            return Mode(theta, lam, bend + penalty.diag(), step + 1)
+        at_mode = Curvature(0.0, (penalty * theta.reshape(-1)).reshape(theta.shape), bend)
+        new, stays = search.step(at_mode, theta, lam)
+        if stays:
+            return Mode(theta, lam, bend + penalty.diag(), step + 1)
+        lam = new
+    return None
+
+
+def _stale(bend: Tensor, penalty: Tensor, theta: Tensor, rows: Rows) -> bool:
+    """Whether the curvature at θ differs from `bend`, with the penalty, by more than STALE for any feature and class."""
+    now, h = _class_curvature(theta, *rows), contrasts(len(rows[2]))
+    blocks = torch.diagonal(bend.reshape(*theta.shape, *theta.shape), dim1=0, dim2=2)  # (J, J, d+1)
+    before = torch.einsum("ik,ijd,jk->dk", h, blocks, h)
+    scale = before + penalty.reshape(theta.shape)[:, :1]
+    return bool(((now - before).abs() > STALE * scale).any())
+
+
+def _chord(theta: Tensor, penalty: Tensor, lower: Tensor, tolerance: float, rows: Rows) -> Tensor | None:
+    """The mode by steps with one fixed curvature, factored in `lower`; None where they do not close in quickly."""
     before = math.inf
     for _ in range(MAX_CHORD_STEPS):
-        slope, bend = _gradient(theta, *rows)
-        gradient = slope.reshape(-1) - penalty * theta.reshape(-1)
+        gradient = _gradient(theta, *rows).reshape(-1) - penalty * theta.reshape(-1)
         move = torch.cholesky_solve(gradient[:, None], lower)[:, 0]
         decrement = float(gradient @ move)
         if decrement > before / 4:
             return None
         theta, before = theta + move.reshape(theta.shape), decrement
         if decrement < tolerance:
-            return theta, bend
+            return theta
     return None
 
 

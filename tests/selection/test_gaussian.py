@@ -119,11 +119,29 @@ def test_offsets_meet_the_margin_in_every_draw(k, scale, shift, prior):
     theta[:, -1] += shift
     log_prior = torch.tensor(prior).log()
     before = theta.clone()
-    offset = margin_offsets(theta, with_intercept(phi), log_prior)
+    shares = log_prior.exp().flip(0)  # the rows' own, whatever Q(k) is
+    offset = margin_offsets(theta, with_intercept(phi), log_prior, shares)
     assert torch.equal(theta, before)
     theta[:, -1] += offset
     r = linear_log_prob(theta, phi, log_prior).exp()
-    assert (r.mean(1) - log_prior.exp()).abs().max() < 1e-6
+    assert (r.mean(1) - shares).abs().max() < 1e-6
+
+
+@pytest.mark.parametrize("n", [5000, 20_000])
+@pytest.mark.parametrize("marked", [False, True], ids=["smooth", "marked"])
+def test_offsets_are_exact_for_a_rare_class_among_many_rows(n, marked):
+    """Every row counts: few hold a rare class's mass, the fewer where a feature marks half of them."""
+    log_prior = torch.tensor([0.0, 0.0, -6.5]).log_softmax(-1)
+    phi, theta = torch.randn(n, 6), 0.3 * torch.randn(7, 2)
+    y = torch.distributions.Categorical(logits=linear_log_prob(theta, phi, log_prior)).sample()
+    if marked:
+        phi[:, 0] = ((y == 2) & (torch.rand(n) < 0.5)).double()
+    shares = torch.bincount(y, minlength=3).double() / n
+    draws = theta + 0.3 * torch.randn(40, 7, 2)
+    draws[:, -1] += margin_offsets(draws, with_intercept(phi), log_prior, shares)
+    for draw in draws:
+        r = linear_log_prob(draw, phi, log_prior).exp().mean(0)
+        assert (r / shares - 1).abs().max() < 2e-4
 
 
 def test_offsets_are_those_of_the_scaling_iteration():
@@ -133,7 +151,7 @@ def test_offsets_are_those_of_the_scaling_iteration():
     a = torch.zeros(5, 3)
     for _ in range(400):
         a = a + log_prior - (logits + a[:, None]).softmax(-1).mean(1).log()
-    offset = margin_offsets(theta, with_intercept(phi), log_prior)
+    offset = margin_offsets(theta, with_intercept(phi), log_prior, log_prior.exp())
     theta[:, -1] += offset
     torch.testing.assert_close(
         linear_log_prob(theta, phi, log_prior), (logits + a[:, None]).log_softmax(-1), atol=1e-6, rtol=0

@@ -237,3 +237,47 @@ def test_a_row_of_weight_two_is_that_row_twice(k, n):
     torch.testing.assert_close(weighted.theta, doubled.theta, atol=tolerance, rtol=tolerance)
     assert weighted.prior_precision == pytest.approx(doubled.prior_precision, rel=same)
     torch.testing.assert_close(weighted.precision, doubled.precision, rtol=5e-2, atol=1.0)
+
+
+def rare_rows(n, seed=0):
+    """Three classes, one of about 14 rows, with a feature that marks few rows."""
+    rng = np.random.default_rng(seed)
+    phi = torch.from_numpy(rng.standard_normal((n, 5)))
+    phi[:, 4] = torch.from_numpy((rng.random(n) < 12 / n).astype(float))
+    phi = (phi - phi.mean(0)) / phi.std(0, correction=0)
+    y = torch.from_numpy((rng.random(n) < 0.5).astype(np.int64) + (phi[:, 0].numpy() > 1) * 0)
+    rare = torch.from_numpy(rng.choice(n, 14, replace=False))
+    y[rare] = 2
+    phi[rare[:5], 4] = phi[:, 4].max()
+    return with_intercept(phi), y
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("fold", range(3))
+def test_the_spread_of_a_rare_class_is_that_at_the_mode(seed, fold):
+    """With many rows the search ends by steps with a fixed curvature; the one it reports must still be the mode's."""
+    x, y = rare_rows(6000, seed)
+    log_prior = torch.tensor([0.5, 0.49, 0.01]).log()
+    whole = find_mode(x, y, log_prior)
+    kept = torch.arange(len(y)) % 3 != fold
+    local = curvature(whole.theta, x[kept], y[kept], log_prior)
+    for found in (
+        find_mode(x[kept], y[kept], log_prior),
+        find_mode(x[kept], y[kept], log_prior, start=whole, known=local),
+    ):
+        exact = curvature(found.theta, x[kept], y[kept], log_prior)
+        precision = exact.precision + torch.diag(penalty_diagonal(found.theta, found.prior_precision))
+        ratio = torch.linalg.inv(found.precision).diagonal() / torch.linalg.inv(precision).diagonal()
+        assert (ratio - 1).abs().max() < 0.06
+        assert evidence_precision(exact, found.theta) == pytest.approx(found.prior_precision, rel=0.05)
+
+
+@pytest.mark.parametrize("scale", [100.0, 1e4])
+def test_a_wide_prior_needs_more_digits_than_float32_has(scale):
+    phi = torch.from_numpy(np.random.default_rng(0).standard_normal((12_000, 4)))
+    phi = phi - phi.mean(1, keepdim=True)  # as centred log-ratios are: no information along the ones
+    y = (phi[:, 0] > 0).long() ^ (torch.arange(12_000) % 3 == 0).long()
+    log_prior = torch.tensor([0.5, 0.5]).log()
+    mode = find_mode(with_intercept(phi), y, log_prior, prior_precision=scale**-2)
+    ones = torch.tensor([1.0, 1.0, 1.0, 1.0, 0.0]) / 2
+    assert float(ones @ torch.linalg.inv(mode.precision) @ ones) == pytest.approx(scale**2, rel=1e-3)
