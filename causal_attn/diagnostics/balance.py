@@ -4,7 +4,8 @@ Per position t, class k against all other rows, weights normalised within each s
 
     standardised mean difference = (mean_k m_t − mean_rest m_t) / sqrt(½ (var_k m_t + var_rest m_t)),
 
-variances unweighted, so that the unit is the same before and after. "pooled" over K > 2 classes is the root mean
+variances unweighted, so that the unit is the same before and after. A mass that is constant within the classes and
+differs between them is infinitely far apart (`permuted` then has the standard deviation of all rows for unit). "pooled" over K > 2 classes is the root mean
 square under P(k). Three more rows do the same for the mask's concentration; then the whole vector: energy distance,
 distance covariance, and what a weighted refit still tells about the class on held-out rows.
 
@@ -37,6 +38,8 @@ N_REFITS = 3
 N_LARGEST = 5
 """Mean differences that are printed."""
 FOLDS = 5
+CONSTANT = 1e-6
+"""A spread below this share of the largest value is rounding: masks often come in float32."""
 CONCENTRATION = ("mean log m", "entropy", "log sum m^2")
 COLUMNS = ["measure", "of", "position", "class", "before", "after", "permuted", "standard_error"]
 
@@ -135,10 +138,12 @@ def _mean_differences(sample: MaskSample, log_w: Tensor, seed: int) -> Iterator[
     if sample.kind == "simplex":
         values = torch.cat([values, concentration(sample.masks, sample.valid)], -1)
     onehot = torch.nn.functional.one_hot(sample.y, sample.n_classes).double()
-    unit = _units(values, onehot)
+    unit, overall = _units(values, onehot)
     before = _smd(values, onehot, torch.zeros_like(log_w), unit)
     after = _smd(values, onehot, log_w, unit)
-    dealt = [_smd(values, onehot[order], log_w[order], unit).abs() for order in _deals(sample.n, N_PERMUTED, seed)]
+    chance_unit = torch.where(unit > 0, unit, overall)
+    deals = _deals(sample.n, N_PERMUTED, seed)
+    dealt = [_smd(values, onehot[order], log_w[order], chance_unit).abs() for order in deals]
     permuted = torch.stack(dealt).mean(0)
     classes = range(sample.n_classes) if sample.n_classes > 2 else [1]
     for j, name in enumerate(names):
@@ -150,19 +155,25 @@ def _mean_differences(sample: MaskSample, log_w: Tensor, seed: int) -> Iterator[
         yield ("smd", name, position, "pooled", *pooled, chance, math.nan)
 
 
-def _units(values: Tensor, onehot: Tensor) -> Tensor:
-    """sqrt(½ (variance in the class + variance outside)), unweighted, shape (K, p); infinite where constant."""
-    inside = _two_sides(values, onehot, onehot.new_full((len(onehot),), 1.0))
-    squares = _two_sides(values.square(), onehot, onehot.new_full((len(onehot),), 1.0))
-    variance = sum(s - m.square() for m, s in zip(inside, squares)) / 2
-    scale = torch.as_tensor(variance).clamp(min=0).sqrt()
-    return torch.where(scale > 1e-9 * values.abs().amax(0), scale, torch.inf)
+def _units(values: Tensor, onehot: Tensor) -> tuple[Tensor, Tensor]:
+    """sqrt(½ (variance in the class + variance outside)), unweighted, shape (K, p), and the standard deviation over all
+    rows, shape (p,); 0 where constant, to the digits that masks have."""
+    equal = onehot.new_ones(len(onehot))
+    centred = values - values.mean(0)  # what squares lose to a large mean, they cannot lose about 0
+    inside, outside = _two_sides(centred, onehot, equal)
+    squares = _two_sides(centred.square(), onehot, equal)
+    variance = 0.5 * (squares[0] - inside.square() + squares[1] - outside.square())
+    least = CONSTANT * values.abs().amax(0)
+    unit, overall = variance.clamp(min=0).sqrt(), centred.square().mean(0).sqrt()
+    return torch.where(unit > least, unit, 0.0), torch.where(overall > least, overall, 0.0)
 
 
 def _smd(values: Tensor, onehot: Tensor, log_w: Tensor, unit: Tensor) -> Tensor:
-    """Class k against the rest, shape (K, p)."""
+    """Class k against the rest, shape (K, p); infinite where the means differ and the unit is 0."""
     inside, outside = _two_sides(values, onehot, log_w.softmax(0))
-    return (inside - outside) / unit
+    difference = inside - outside
+    same = difference.abs() <= CONSTANT * values.abs().amax(0)
+    return torch.where(same & (unit == 0), 0.0, difference / unit)
 
 
 def _two_sides(values: Tensor, onehot: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
@@ -176,8 +187,8 @@ def _two_sides(values: Tensor, onehot: Tensor, w: Tensor) -> tuple[Tensor, Tenso
 
 def _distances(sample: MaskSample, log_w: Tensor, seed: int) -> Iterator[tuple[object, ...]]:
     """Energy distance by class and pooled, and distance covariance; averages over parts where rows are many."""
-    parts = random_parts(sample.n, seed)
-    found = torch.stack([_of_part(sample, log_w, rows, seed) for rows in parts]).numpy()  # (parts, measures, 3)
+    parts = random_parts(sample.y, seed)
+    found = torch.stack([_of_part(sample, log_w, *part, seed) for part in parts]).numpy()  # (parts, measures, 3)
     mean, error = found.mean(0), np.full(found.shape[1], np.nan)
     if len(parts) > 1:
         error = found[:, :, 1].std(0, ddof=1) / math.sqrt(len(parts))
@@ -190,13 +201,16 @@ def _distance_names(n_classes: int) -> list[tuple[str, str]]:
     return [("energy_distance", k) for k in (*classes, "pooled")] + [("distance_covariance", "pooled")]
 
 
-def _of_part(sample: MaskSample, log_w: Tensor, rows: Tensor, seed: int) -> Tensor:
-    """Before, after and permuted, of every distance on some of the rows. Shape (measures, 3)."""
-    d, y, w = mask_distances(sample.masks[rows]), sample.y[rows], log_w[rows].softmax(0)
+def _of_part(sample: MaskSample, log_w: Tensor, rows: Tensor, drawn: Tensor, seed: int) -> Tensor:
+    """Before, after and permuted, of every distance on some of the rows. Shape (measures, 3).
+
+    `drawn` are log-weights for how rows were drawn. A deal gives a mask another row's class, and both were drawn.
+    """
+    d, y, log_w = mask_distances(sample.masks[rows]), sample.y[rows], log_w[rows]
     deals = torch.stack(list(_deals(len(rows), N_PERMUTED, seed)))
     labels = torch.cat([y[None], y[None], y[deals]])
-    weight = torch.cat([torch.full_like(w, 1 / len(w))[None], w[None], w[deals]])
-    figures = _vector_figures(d, labels, weight, sample)
+    logs = torch.cat([drawn[None], (drawn + log_w)[None], drawn + (drawn + log_w)[deals]])
+    figures = _vector_figures(d, labels, logs.softmax(-1), sample)
     return torch.stack([figures[:, 0], figures[:, 1], figures[:, 2:].mean(1)], 1)
 
 

@@ -8,7 +8,8 @@ With row weights a_i of one class and b_j of the rest, each summing to 1, and d 
 A, B the doubly centred distances of masks and of classes (0 or 1): A_ij = d_ij − d̄_i − d̄_j + d̄, means under p. Both
 are 0 for independent M and Y, up to a bias of sampling that a permuted sample has as well. d is Hellinger's: Euclidean
 between square roots of masses, so that small masses count and no distance exceeds √2. O(n²) in time and memory, so
-beyond MAX_ROWS rows both are averages over random parts of that size, with the standard error of that average.
+beyond MAX_ROWS rows both are averages over random parts of that size, with the standard error of that average. Parts
+are drawn within each class, in proportion, of a rare one as many as FEW, which its rows' weights make up for.
 
 Source: Székely & Rizzo (2013); weights as in Huling, Greifer & Chen (2023).
 """
@@ -21,6 +22,8 @@ from torch import Tensor
 
 MAX_ROWS = 5000
 N_PARTS = 4
+FEW = 100
+"""Rows of a class that a part holds at least, where the class has them and the classes are not too many."""
 
 
 def mask_distances(masks: Tensor) -> Tensor:
@@ -54,9 +57,19 @@ def distance_covariance(d: Tensor, y: Tensor, w: Tensor, n_classes: int) -> Tens
     return (2 * across - within - mean.sum(-1) * squares).clamp(min=0).sqrt()
 
 
-def random_parts(n: int, seed: int) -> list[Tensor]:
-    """All rows where there are at most MAX_ROWS, else N_PARTS random parts of that size."""
+def random_parts(y: Tensor, seed: int) -> list[tuple[Tensor, Tensor]]:
+    """Rows, and the log-weight that makes up for how often each was drawn: all rows, equally, where there are at most
+    MAX_ROWS, else N_PARTS random parts of about that size. Classes y (n,)."""
+    n = len(y)
     if n <= MAX_ROWS:
-        return [torch.arange(n)]
+        return [(torch.arange(n), torch.zeros(n, dtype=torch.float64))]
     rng = np.random.default_rng([seed, 11])
-    return [torch.from_numpy(rng.choice(n, MAX_ROWS, replace=False)) for _ in range(N_PARTS)]
+    members = [np.flatnonzero(y.numpy() == k) for k in np.unique(y.numpy())]
+    few = max(2, min(FEW, MAX_ROWS // (2 * len(members))))
+    sizes = [min(len(rows), max(few, round(MAX_ROWS * len(rows) / n))) for rows in members]
+    log_weight = torch.from_numpy(np.log(np.repeat([len(rows) / size for rows, size in zip(members, sizes)], sizes)))
+    parts = [
+        np.concatenate([rng.choice(rows, size, replace=False) for rows, size in zip(members, sizes)])
+        for _ in range(N_PARTS)
+    ]
+    return [(torch.from_numpy(part), log_weight) for part in parts]

@@ -34,6 +34,7 @@ def love(table: pd.DataFrame, ax: Axes | None = None, top: int = 30) -> Axes:
 
     Positions are sorted by their difference before weighting, the largest on top; the concentration of the mask (mean
     log m, entropy, log Σm²) stands below them. The grey bar is what shuffled classes show: nothing real is smaller.
+    A difference that is infinite (constant within the classes, not between them) stands at the right edge, marked ∞.
 
     Args:
         table: of `balance_table`; its rows with measure "smd" and class "pooled" are drawn.
@@ -92,14 +93,20 @@ def _points(ax: Axes, shown: pd.DataFrame) -> int:
     before, after, permuted = (shown[c].to_numpy() for c in ("before", "after", "permuted"))
     weighted, shuffled = bool(np.isfinite(after).any()), bool(np.isfinite(permuted).any())
     size = min(6.0, max(2.5, (fitting(ax, len(shown), 8.5) or 8.5) * 0.7))
-    ax.barh(y, np.nan_to_num(permuted), height=0.9, color=palette.GRID, lw=0, zorder=0)
+    everything = np.concatenate([before, after, permuted])
+    finite = everything[np.isfinite(everything)]
+    end = max(1.05 * float(finite.max(initial=0.0)), 1.5 * BALANCED)
+    beyond = np.isposinf(np.stack([before, after]))  # a mass that is constant within classes: stands at the edge
+    before, after = (np.where(out, end, values) for out, values in zip(beyond, (before, after)))
+    for row in np.flatnonzero(beyond.any(0)):
+        ax.annotate("∞", (end, row), (5, 0), textcoords="offset points", va="center", size=9, annotation_clip=False)
+    ax.barh(y, np.nan_to_num(permuted, posinf=end), height=0.9, color=palette.GRID, lw=0, zorder=0)
     ax.hlines(y, before, after, color=palette.FAINT, lw=1.2, zorder=2)
     # a ring around the filled point stays seen where weighting changes nothing
     ax.plot(before, y, "o", ms=size + 2, mfc="white", mec=palette.INK, mew=1.1, clip_on=False, zorder=3)
     ax.plot(after, y, "o", ms=size, mfc=palette.ACCENT, mec=palette.ACCENT, clip_on=False, zorder=4)
     ax.axvline(BALANCED, color=palette.MUTED, lw=1, ls=(0, (4, 2)), zorder=1)
-    everything = np.concatenate([before, after, permuted])
-    ax.set_xlim(0, max(1.05 * float(np.nanmax(everything, initial=0.0)), 1.5 * BALANCED))
+    ax.set_xlim(0, end)
     ax.set_xlabel(broken(ax, "|standardised mean difference| between classes (standard deviations)"))
     marks: list[Line2D | Patch] = [Line2D([], [], marker="o", ls="", mfc="white", mec=palette.INK, label="before")]
     marks += [Line2D([], [], marker="o", ls="", color=palette.ACCENT, label="after weighting")] if weighted else []

@@ -28,8 +28,8 @@ from causal_attn.selection.response import contrasts
 MAX_STEPS = 100
 ROW_CHUNK = 16_384
 MANY_ROWS = 50_000
-"""Rows above which a tenth of them brings the search near, and the last digits of λ and θ, which no interval could
-show, are not waited for."""
+"""Rows above which a tenth of them brings the search near, and the last digits of θ, which no interval could show, are
+not waited for."""
 SINGLE_ROWS, SMALL_PRECISION = 10_000, 1e-6
 """Rows above which a block's curvature is summed in float32 (1e-7 of a row's share, relative), as long as λ is at least
 this per row: it steers the steps and sets the spread; the gradient, which decides where they end, stays in float64."""
@@ -285,7 +285,7 @@ class PrecisionSearch:
         if self.move is not None:
             self.damping = torch.where(move * self.move < 0, 0.5, 1.0) * self.damping
         self.move, step = move, self.damping * move
-        stays = bool(step.abs().max() <= (1e-2 if self.n > MANY_ROWS else 1e-3))
+        stays = bool(step.abs().max() <= (1e-2 if self.n >= CHORD_ROWS else 1e-3))
         damped = torch.as_tensor(lam, dtype=theta.dtype) * step.exp()
         return (damped if self.groups is not None else float(damped)), stays
 
@@ -304,16 +304,16 @@ def _finish(
         found = None if failed else _chord(theta, penalty, lower, enough, rows)
         if found is None:
             return None
-        theta = found
-        if _stale(bend, penalty, theta, rows):
+        theta, stays = found, True
+        if search is not None:
+            at_mode = Curvature(0.0, (penalty * theta.reshape(-1)).reshape(theta.shape), bend)
+            new, stays = search.step(at_mode, theta, lam)
+        fresh = stays and not _stale(bend, penalty, theta, rows)
+        if stays and not fresh:
             bend = curvature(theta, *rows, rough_will_do(n, lam)).precision
-        if search is None:
+        if fresh or (stays and search is None):
             return Mode(theta, lam, bend + penalty.diag(), step + 1)
-        at_mode = Curvature(0.0, (penalty * theta.reshape(-1)).reshape(theta.shape), bend)
-        new, stays = search.step(at_mode, theta, lam)
-        if stays:
-            return Mode(theta, lam, bend + penalty.diag(), step + 1)
-        lam = new
+        lam = lam if search is None else new
     return None
 
 

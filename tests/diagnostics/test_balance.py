@@ -95,6 +95,46 @@ def test_many_rows_are_judged_by_parts_and_say_how_well(monkeypatch):
     pd.testing.assert_frame_equal(parts[smd], whole[smd])
 
 
+def test_a_class_too_rare_for_random_parts_is_still_measured(monkeypatch):
+    monkeypatch.setattr(distances, "MAX_ROWS", 200)
+    rng = np.random.default_rng(0)
+    y = np.arange(1000) % 2
+    y[:3] = 2
+    masks = rng.dirichlet(np.ones(4), 1000)
+    masks[:3] = rng.dirichlet([50, 1, 1, 1], 3)
+    parts = balance_table(MaskSample(masks, y))
+    assert parts["before"].notna().all()
+    monkeypatch.setattr(distances, "MAX_ROWS", 5000)
+    whole = balance_table(MaskSample(masks, y))
+    for k in "012":
+        one, all_rows = (row(t, "energy_distance", "mask", k) for t in (parts, whole))
+        assert abs(one["before"] - all_rows["before"]) < 4 * one["standard_error"] + 0.01
+        assert abs(one["permuted"] - all_rows["permuted"]) < 0.5 * all_rows["permuted"]  # of three rows, over 20 deals
+
+
+def test_a_constant_within_classes_is_infinitely_far_apart():
+    y = np.arange(200) % 2
+    leak = balance_table(MaskSample(np.eye(2)[y], y))
+    assert leak.loc[leak["position"].notna(), "before"].abs().tolist() == [math.inf] * 4
+    assert leak.loc[leak["position"].notna(), "permuted"].max() < 0.5
+    assert row(leak, "smd", "entropy")["before"] == 0  # the same constant in both
+    masks = np.array([[0.2, 0.3, 0.5], [0.2, 0.1, 0.7]], dtype=np.float32)[y]
+    table = balance_table(MaskSample(masks, y))
+    assert row(table, "smd", "m[0]")["before"] == 0
+    assert row(table, "smd", "m[1]")["before"] == math.inf
+    assert "inf" in str(table)
+
+
+def test_the_unit_survives_masks_far_from_zero():
+    """Variance from squares alone would lose a spread of 1e-9 of the mean's square."""
+    rng = np.random.default_rng(1)
+    y = np.arange(2000) % 2
+    small = 1e-4 * rng.standard_normal(2000) + 1e-4 * y
+    masks = np.stack([0.9 + small, 0.1 - small], 1)
+    found = row(balance_table(MaskSample(masks, y)), "smd", "m[0]", "1")["before"]
+    assert found == pytest.approx(1, abs=4 * math.sqrt(4 / 2000) * 1.1)
+
+
 def test_it_is_repeatable_and_leaves_its_input_alone():
     sample, weights = weighted(Null(n_positions=4), 200)
     before = sample.masks.clone(), weights.log_w.clone()

@@ -77,7 +77,20 @@ def test_a_weight_of_two_is_the_row_twice():
 
 def test_many_rows_are_taken_in_random_parts(monkeypatch):
     monkeypatch.setattr(distances, "MAX_ROWS", 50)
-    parts = random_parts(200, seed=3)
-    assert [len(part.unique()) for part in parts] == [50] * distances.N_PARTS
-    assert all(torch.equal(a, b) for a, b in zip(parts, random_parts(200, seed=3)))
-    assert len(random_parts(50, 0)) == 1
+    y = torch.arange(200) % 2
+    parts = random_parts(y, seed=3)
+    assert [len(rows.unique()) for rows, _ in parts] == [50] * distances.N_PARTS
+    assert all(torch.equal(a[0], b[0]) for a, b in zip(parts, random_parts(y, seed=3)))
+    assert len(random_parts(y[:50], 0)) == 1
+
+
+def test_a_part_holds_rows_of_every_class_and_weighs_them_down_again(monkeypatch):
+    monkeypatch.setattr(distances, "MAX_ROWS", 400)
+    y = torch.zeros(4000, dtype=torch.long)
+    y[::50], y[:3] = 1, 2
+    for rows, log_weight in random_parts(y, 0):
+        counts = torch.bincount(y[rows], minlength=3)
+        assert counts[2] == 3
+        assert counts[1] == 400 // 6
+        share = torch.zeros(3).double().index_add_(0, y[rows], log_weight.softmax(0))
+        torch.testing.assert_close(share, torch.bincount(y).double() / 4000)

@@ -50,6 +50,16 @@ def test_signs_do_not_matter_and_other_classes_are_not_drawn() -> None:
     np.testing.assert_allclose(points(love(turned), False), points(love(table), False))
 
 
+def test_an_infinite_difference_stands_at_the_edge_and_is_marked() -> None:
+    table = made_balance(5)
+    first = table.index[(table["of"] == "m[2]") & (table["class"] == "pooled")]
+    table.loc[first, ["before", "after"]] = np.inf
+    ax = love(table)
+    assert points(ax, False)[0] == points(ax, True)[0] == ax.get_xlim()[1]
+    assert [t.get_text() for t in ax.texts] == ["∞"]
+    assert np.isfinite(ax.get_xlim()).all()
+
+
 def test_without_weights_only_before_is_drawn() -> None:
     ax = love(made_balance(5, weighted=False))
     assert np.isnan(points(ax, True)).all()
