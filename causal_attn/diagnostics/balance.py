@@ -5,9 +5,10 @@ Per position t, class k against all other rows, weights normalised within each s
     standardised mean difference = (mean_k m_t − mean_rest m_t) / sqrt(½ (var_k m_t + var_rest m_t)),
 
 variances unweighted, so that the unit is the same before and after. A mass that is constant within the classes and
-differs between them is infinitely far apart (`permuted` then has the standard deviation of all rows for unit). "pooled" over K > 2 classes is the root mean
-square under P(k). Three more rows do the same for the mask's concentration; then the whole vector: energy distance,
-distance covariance, and what a weighted refit still tells about the class on held-out rows.
+differs between them is infinitely far apart (`permuted` then has the standard deviation of all rows for unit).
+"pooled" over K > 2 classes is the root mean square under P(k). Three more rows do the same for the mask's
+concentration; then the whole vector: energy distance, distance covariance, and what a weighted refit still tells about
+the class on held-out rows.
 
 The column `permuted` is what the weighted sample shows when classes, with their weights, are dealt out to masks at
 random: balance cannot look better than that except by chance. Source: theory section 7; Austin (2009).

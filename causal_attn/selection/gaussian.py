@@ -4,8 +4,10 @@
 
 A step sets the precision to the average negative Hessian under q and moves the mean by the average gradient (a natural
 gradient step of full length: Khan & Rue 2023). It is kept only if the ELBO rises on other draws, fixed as well: judged
-on the draws that steered it, it would look about 0.1 nats too good. So the ELBO is never below the Laplace's. Posterior draws carry an offset a that restores the margin P(Y)=Q(Y):
-mean_i softmax(logits + a)_k = P(k), the share of class k among the rows of the fit.
+on the draws that steered it, it would look about 0.1 nats too good. So the ELBO is never below the Laplace's.
+
+Posterior draws carry an offset a that restores the margin, mean_i softmax(logits + a)_k = P(k), the share of class k
+among the rows of the fit.
 """
 
 from __future__ import annotations

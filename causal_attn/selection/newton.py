@@ -130,7 +130,7 @@ def _gradient(theta: Tensor, x: Tensor, y: Tensor, log_prior: Tensor, w: Tensor 
 
 
 def _class_curvature(theta: Tensor, x: Tensor, y: Tensor, log_prior: Tensor, w: Tensor | None = None) -> Tensor:
-    """Σ_i w_i x_ij² r_ik (1 − r_ik): how the log-likelihood bends along each feature in the logit of each class. (d+1, K)
+    """Σ_i w_i x_ij² r_ik (1 − r_ik): how the log-likelihood bends along each feature in each class's logit. (d+1, K)
 
     It is v' P_jj v, P_jj the feature's block of the curvature in the contrasts and v column k of H.
     """
@@ -295,7 +295,7 @@ def _finish(
 ) -> Mode | None:  # fmt: skip
     """The end of the search by steps with a curvature `bend` summed nearby; None where they do not close in.
 
-    At the mode for λ the curvature is summed again if it is stale, and λ, unless it was given, found anew until it stays.
+    At the mode for λ the curvature is summed again if it is stale, and λ, unless given, found anew until it stays.
     """
     n = len(rows[0])
     for _ in range(MAX_ROUNDS):
@@ -318,7 +318,7 @@ def _finish(
 
 
 def _stale(bend: Tensor, penalty: Tensor, theta: Tensor, rows: Rows) -> bool:
-    """Whether the curvature at θ differs from `bend`, with the penalty, by more than STALE for any feature and class."""
+    """Whether the curvature at θ differs from `bend`, with the penalty, by over STALE for any feature and class."""
     now, h = _class_curvature(theta, *rows), contrasts(len(rows[2]))
     blocks = torch.diagonal(bend.reshape(*theta.shape, *theta.shape), dim1=0, dim2=2)  # (J, J, d+1)
     before = torch.einsum("ik,ijd,jk->dk", h, blocks, h)

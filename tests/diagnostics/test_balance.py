@@ -109,7 +109,9 @@ def test_a_class_too_rare_for_random_parts_is_still_measured(monkeypatch):
     for k in "012":
         one, all_rows = (row(t, "energy_distance", "mask", k) for t in (parts, whole))
         assert abs(one["before"] - all_rows["before"]) < 4 * one["standard_error"] + 0.01
-        assert abs(one["permuted"] - all_rows["permuted"]) < 0.5 * all_rows["permuted"]  # of three rows, over 20 deals
+    # shuffled, three rows dominate the bias of sampling that parts of 200 have more of
+    one, all_rows = (row(t, "energy_distance", "mask", "2")["permuted"] for t in (parts, whole))
+    assert 0.7 < one / all_rows < 1.5
 
 
 def test_a_constant_within_classes_is_infinitely_far_apart():
