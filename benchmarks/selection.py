@@ -1,6 +1,8 @@
 """Benchmark of the selection model: time, memory, accuracy and calibration, each against its target.
 
-python benchmarks/selection.py [--part speed|million|accuracy|coverage|features|warm|sbc|all] [--quick] [--out FILE.md]
+python benchmarks/selection.py [--part NAME] [--quick] [--out FILE.md]
+
+NAME: speed, million, accuracy, coverage, rare, features, warm, sbc or all.
 
 Each part prints a Markdown section. Timed sides run in one process, in turn, the order reversed every other round; the
 tables show medians and ratios of medians. Peak memory is that of a fresh process per side, its imports and data held.
@@ -75,18 +77,22 @@ class Sizes:
     warm_rows: int
     sbc_rows: int
     sbc_replicates: int
+    rare_rows: int
+    rare_replicates: int
 
 
 FULL = Sizes(
     speed_rows=100_000, speed_positions=64, repeats=5, peaks=(OURS, OURS_DRAWS, OURS_MASKS, SKLEARN),
     million_rows=(100_000, 1_000_000), accuracy_rows=20_000, accuracy_positions=32, forest_trees=100, folds=5,
     network_draws=200, coverage_rows=(2_000, 20_000), coverage_replicates=20, network_replicates=5, probes=200,
-    features_rows=10_000, warm_rows=20_000, sbc_rows=200, sbc_replicates=200,
+    features_rows=10_000, warm_rows=20_000, sbc_rows=200, sbc_replicates=200, rare_rows=5_000,
+    rare_replicates=20,
 )  # fmt: skip
 QUICK = Sizes(
     speed_rows=500, speed_positions=6, repeats=2, peaks=(OURS,), million_rows=(1_000, 4_000), accuracy_rows=300,
     accuracy_positions=4, forest_trees=5, folds=2, network_draws=1, coverage_rows=(300,), coverage_replicates=2,
     network_replicates=1, probes=20, features_rows=400, warm_rows=400, sbc_rows=100, sbc_replicates=10,
+    rare_rows=600, rare_replicates=2,
 )  # fmt: skip
 """One draw makes the network a single member, of zero width: enough to see that the part runs."""
 
@@ -331,6 +337,76 @@ def coverage(sizes: Sizes) -> str:
     return note + "\n\n" + table(header, rows)
 
 
+# ---------------------------------------------------------------------------------------------------- rare classes
+
+RARE_POSITIONS = 16
+RARE_WORLDS = {
+    "two classes": (2, False), "three classes, all depend alike": (3, False), "three, the rare one alone": (3, True),
+}  # fmt: skip
+RARE_INTERCEPTS = (-6.0, -5.0, -4.0, -2.5)
+"""Of the last class: about 0.2, 0.5, 1.3 and 5% of the rows."""
+
+
+def rare_world(n_classes: int, alone: bool, intercept: float, seed: int) -> Logistic:
+    """Slopes of unit length in the logits, of every class or of the last one alone."""
+    b = np.random.default_rng([seed, 3]).standard_normal((n_classes, RARE_POSITIONS))
+    b -= b.mean(1, keepdims=True)
+    b /= np.linalg.norm(b, axis=1, keepdims=True)
+    b[:-1] *= not alone
+    return Logistic(
+        n_classes=n_classes, n_positions=RARE_POSITIONS, law="logistic-normal", coefficients=torch.from_numpy(b),
+        intercept=torch.tensor([0.0] * (n_classes - 1) + [intercept], dtype=torch.float64), seed=seed,
+    )  # fmt: skip
+
+
+def rare_coverage(n_classes: int, alone: bool, intercept: float, sizes: Sizes, seed: int) -> tuple[float, ...]:
+    """Rows of the rare class; whether 90% intervals of log r(k|m) hold the truth: of the rare class at new masks and at
+    the masks of its own rows, of the other classes; RMSE of the rare class's at new masks."""
+    world = rare_world(n_classes, alone, intercept, seed)
+    sample = world.sample(sizes.rare_rows, seed)
+    own = sample.masks[sample.y == n_classes - 1]
+    if len(own) < 2:
+        return (len(own), *[math.nan] * 4)
+    fit = fitted(SelectionModel(), sample, folds=2, seed=seed)
+    probes = world.sample(sizes.probes, 10_000 + seed).masks
+    inside, error = [], 0.0
+    for masks in (probes, own):
+        draws, truth = fit.log_prob(masks), world.log_prob(masks)
+        low, high = draws.quantile(0.5 - LEVEL / 2, 0), draws.quantile(0.5 + LEVEL / 2, 0)
+        inside.append(((truth >= low) & (truth <= high)).double().mean(0))
+        if masks is probes:
+            error = float((draws.mean(0) - truth)[:, -1].square().mean().sqrt())
+    return len(own), float(inside[0][-1]), float(inside[1][-1]), float(inside[0][:-1].mean()), error
+
+
+def rare(sizes: Sizes) -> str:
+    """Coverage where a class has few rows."""
+    rows = []
+    for name, (n_classes, alone) in RARE_WORLDS.items():
+        for intercept in RARE_INTERCEPTS:
+            found = np.array(
+                [rare_coverage(n_classes, alone, intercept, sizes, seed) for seed in range(sizes.rare_replicates)]
+            )
+            count, probes, own, others, error = np.nanmean(found, 0)
+            spread = np.nanstd(found[:, 1], ddof=1) / math.sqrt(np.isfinite(found[:, 1]).sum())
+            rows.append(
+                (name, f"{count:.0f}", f"{probes:.0%} ± {spread:.0%}", f"{own:.0%}", f"{others:.0%}", f"{error:.2f}")
+            )
+    note = (
+        f"{LEVEL:.0%} intervals of log P(k|m), n = {sizes.rare_rows:,}, T = {RARE_POSITIONS}, automatic features, "
+        f"{sizes.rare_replicates} replicates with new slopes each; ± is the standard error over replicates."
+    )
+    header = (
+        "world",
+        "rows of the rare class",
+        "rare, new masks",
+        "rare, own rows",
+        "others",
+        "RMSE of the rare, nats",
+    )
+    return note + "\n\n" + table(header, rows)
+
+
 # ---------------------------------------------------------------------------------------------------- features
 
 
@@ -453,7 +529,7 @@ def sbc(sizes: Sizes) -> str:
 
 PARTS: dict[str, Callable[[Sizes], str]] = {
     "speed": speed, "million": million, "accuracy": accuracy, "coverage": coverage, "features": features, "warm": warm,
-    "sbc": sbc,
+    "sbc": sbc, "rare": rare,
 }  # fmt: skip
 
 

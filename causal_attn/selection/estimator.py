@@ -56,8 +56,10 @@ class SelectionModel:
             the ELBO still gains. "svi": stochastic variational inference with `guide`. "nuts": the reference, slow.
         guide: for "svi": "auto" (full-rank Gaussian), the name of a Pyro AutoGuide, or such a class.
         prior_scale: standard deviation of each standardised feature's weight; "auto" maximises the evidence
-            (times p(scale) ∝ scale, which keeps it from 0), for log-ratios and for the masses themselves apart.
-        prior: Q(y), shape (K,); None: the sample's shares.
+            (times p(scale) ∝ scale, which keeps it from 0), for log-ratios and for the masses themselves apart, and
+            with more than two classes gives single classes a wider one where the evidence asks for it.
+        prior: Q(y), the classes' law that the weights aim at, shape (K,); None: the sample's shares. P(y|m) is that of
+            the rows either way.
         tau: weights above this count towards the support deficit.
         copies: permuted copies of each row, for "permutation".
         probability_floor: least probability of a plug-in classifier, then normalised again; None: a zero is an error.

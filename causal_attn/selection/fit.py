@@ -21,6 +21,7 @@ from causal_attn.selection.fits import NetworkFit, OutcomeFit, RowFit
 from causal_attn.selection.gaussian import log_joint
 from causal_attn.selection.model import SelectionStory
 from causal_attn.selection.permutation import Pairs, RatioFit, ratio_deficit
+from causal_attn.selection.prior import scale_of
 from causal_attn.selection.response import with_intercept
 from causal_attn.weights import SupportDeficit, Weights, stabilised_log_weights, support_deficit
 from causal_attn.weights.calibration import reliability_table
@@ -112,9 +113,9 @@ class SelectionFit:
         if isinstance(self.final, NetworkFit):
             hidden, member = self.final.hidden[0], self.final.members[0]
             precision = member.posterior.mode.prior_precision
-            return SelectionStory(self.log_prior, precision**-0.5, lambda m, v: hidden(self.feature_map(m, v)))
+            return SelectionStory(self.log_prior, scale_of(precision), lambda m, v: hidden(self.feature_map(m, v)))
         if isinstance(self.final, OutcomeFit):
-            return SelectionStory(self.log_prior, self.final.posterior.mode.prior_precision**-0.5, self.feature_map)
+            return SelectionStory(self.log_prior, scale_of(self.final.posterior.mode.prior_precision), self.feature_map)
         raise NotEstimableError("model: only estimator='outcome' has a generative story")
 
     # ------------------------------------------------------------------------------------------------ weights

@@ -19,6 +19,7 @@ from causal_attn.selection.gaussian import Posterior, fit_posterior, log_joint, 
 from causal_attn.selection.model import SelectionStory
 from causal_attn.selection.network import HIDDEN, N_MEMBERS, Hidden, fit_hidden
 from causal_attn.selection.newton import Curvature
+from causal_attn.selection.prior import scale_of
 from causal_attn.selection.response import fast_draws, linear_log_prob, mean_log_prob, with_intercept
 from causal_attn.selection.sampling import nuts_draws, svi_draws
 
@@ -90,7 +91,7 @@ class OutcomeFit:
             x, y, log_prior, how.prior_precision, earlier, seed, refine and laplace, how.groups, known
         )
         theta, elbo, ratio = posterior.draws(n_draws, seed), posterior.elbo, None
-        story = SelectionStory(log_prior, posterior.mode.prior_precision**-0.5, lambda m, v: m)
+        story = SelectionStory(log_prior, scale_of(posterior.mode.prior_precision), lambda m, v: m)
         if how.method == "svi":
             theta, elbo, ratio = svi_draws(story, x[:, :-1], y, posterior.mode.theta, how.guide, n_draws, seed)
         elif how.method == "nuts":

@@ -23,14 +23,12 @@ from causal_attn.selection.newton import (
     SINGLE_ROWS,
     Curvature,
     Mode,
-    Precision,
     curvature,
     find_mode,
     log_likelihood,
-    log_weight_prior,
-    penalty_diagonal,
     rough_will_do,
 )  # fmt: skip
+from causal_attn.selection.prior import Prior, log_prior_constant, log_weight_prior, penalty
 from causal_attn.selection.response import contrasts
 
 N_ELBO_DRAWS, FEW_ELBO_DRAWS, MANY_ROWS = 16, 4, 20_000
@@ -86,10 +84,9 @@ class Posterior:
         return constant - 0.5 * self._unmap(theta - self.mean).square().sum(-1)
 
 
-def log_joint(theta: Tensor, x: Tensor, y: Tensor, log_prior: Tensor, lam: Precision) -> Tensor:
+def log_joint(theta: Tensor, x: Tensor, y: Tensor, log_prior: Tensor, lam: Prior) -> Tensor:
     """log P(y | m, θ) + log p(W), nats, the flat intercept adding nothing. θ (S, d+1, J) -> (S,)."""
-    per_feature = torch.as_tensor(lam, dtype=theta.dtype).expand(theta.shape[1] - 1)
-    constant = 0.5 * theta.shape[2] * (per_feature / (2 * math.pi)).log().sum()
+    constant = log_prior_constant(lam, theta.shape[1] - 1, theta.shape[2])
     like = torch.cat([log_likelihood(part, x, y, log_prior) for part in theta.split(DRAW_CHUNK)])
     return like + log_weight_prior(theta, lam) + constant
 
@@ -164,9 +161,9 @@ def _elbo(q: Posterior, z: Tensor, x: Tensor, y: Tensor) -> float:
 def _natural_step(q: Posterior, z: Tensor, x: Tensor, y: Tensor) -> Posterior:
     rough = rough_will_do(len(x), q.mode.prior_precision)
     average = curvature(q._map(z), x, y, q.log_prior, rough=rough)
-    penalty = penalty_diagonal(q.mean, q.mode.prior_precision)
-    precision = average.precision + penalty.diag()
-    gradient = average.gradient.reshape(-1) - penalty * q.mean.reshape(-1)
+    weight = penalty(q.mean, q.mode.prior_precision)
+    precision = average.precision + weight
+    gradient = average.gradient.reshape(-1) - weight @ q.mean.reshape(-1)
     move = torch.linalg.solve(precision, gradient).reshape(q.mean.shape)
     return _gaussian(q.mode, q.mean + move, precision, q.log_prior)
 

@@ -59,7 +59,8 @@ class SelectionStory:
 
     Args:
         log_prior: log Q(k), nats, shape (K,).
-        prior_scale: standard deviation of each weight: one for all, or one per feature, shape (d,).
+        prior_scale: standard deviation of each weight: one for all, or one per feature, shape (d,); or the Cholesky
+            factor of the covariance of each feature's weights, shape (d, K-1, K-1).
         features: maps (masks, valid) to φ, shape (n, d).
         log_base_rate: log c; None: min_k log Q(k).
     """
@@ -107,11 +108,15 @@ class SelectionStory:
                 pyro.factor("selected", -torch.where(kept == 1, log_z, log1mexp(log_z)))
         return {"y": cls, "s": kept}
 
+    def _weight_prior(self, shape: tuple[int, int], dtype: torch.dtype) -> Any:
+        scale, zero = torch.as_tensor(self.prior_scale, dtype=dtype), torch.zeros(shape, dtype=dtype)
+        if scale.ndim == 3:
+            return dist.MultivariateNormal(zero, scale_tril=scale).to_event(1)
+        return dist.Normal(zero, scale.expand(shape[0])[:, None].expand(shape)).to_event(2)
+
     def _theta(self, phi: Tensor) -> Tensor:
         shape = (phi.shape[1], len(self.log_prior) - 1)
-        per_feature = torch.as_tensor(self.prior_scale, dtype=phi.dtype).expand(shape[0])
-        scale = per_feature[:, None].expand(shape)
-        weights = pyro.sample("weights", dist.Normal(torch.zeros(shape, dtype=phi.dtype), scale).to_event(2))
+        weights = pyro.sample("weights", self._weight_prior(shape, phi.dtype))
         intercept = pyro.sample("intercept", FlatPrior((shape[1],))).to(phi)
         # Outer plates (particles, predictive draws) sit left of "rows", whose slot holds a 1 here: drop it, so that
         # the einsum's rows take its place.

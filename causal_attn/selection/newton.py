@@ -16,13 +16,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from causal_attn.errors import NotEstimableError
+from causal_attn.selection.class_scales import wider_class
 from causal_attn.selection.kronecker import KroneckerFactor, Rows, kronecker_mode
+from causal_attn.selection.prior import (
+    ClassPrior,
+    Precision,
+    Prior,
+    base_of,
+    log_weight_prior,
+    penalty,
+    penalty_diagonal,
+)  # fmt: skip
 from causal_attn.selection.response import contrasts
 
 MAX_STEPS = 100
@@ -48,10 +58,6 @@ LOG_PRECISION_RANGE = (-4.0, 16.0)
 """Natural log of λ: scales from 7.4 down to 3e-4; beyond either end nothing more is learnt."""
 
 
-Precision = float | Tensor
-"""λ: one for all weights, or one per feature, shape (d,)."""
-
-
 @dataclass(frozen=True)
 class Curvature:
     """Derivatives of the log-likelihood at θ: value, gradient (d+1, J) and negative Hessian (P, P), P = (d+1)·J."""
@@ -71,12 +77,13 @@ class Curvature:
 class Mode:
     """θ at the mode (d+1, J), the prior precision λ, and the negative Hessian of the log joint there (P, P).
 
-    λ is one number, or one per feature, shape (d,), where features come in groups. Above MAX_DENSE parameters the
+    λ is one number, or one per feature, shape (d,), where features come in groups, with wider classes besides where the
+    evidence asks for them. Above MAX_DENSE parameters the
     negative Hessian is a Kronecker approximation, held as the factor of its inverse.
     """
 
     theta: Tensor
-    prior_precision: Precision
+    prior_precision: Prior
     precision: Tensor | KroneckerFactor
     n_steps: int
 
@@ -99,9 +106,11 @@ def log_likelihood(theta: Tensor, x: Tensor, y: Tensor, log_prior: Tensor, w: Te
     return total
 
 
-def rough_will_do(n: int, prior_precision: Precision) -> bool:
+def rough_will_do(n: int, prior: Prior) -> bool:
     """Whether the curvature of n rows may be summed in float32: its rounding must stay small against λ."""
-    return n > SINGLE_ROWS and float(torch.as_tensor(prior_precision).min()) >= SMALL_PRECISION * n
+    if isinstance(prior, ClassPrior):
+        return n > SINGLE_ROWS and float(torch.linalg.eigvalsh(prior.covariance).max()) <= 1 / (SMALL_PRECISION * n)
+    return n > SINGLE_ROWS and float(torch.as_tensor(prior).min()) >= SMALL_PRECISION * n
 
 
 def curvature(
@@ -174,13 +183,6 @@ def _blocks(x: Tensor, second: Tensor) -> Tensor:
     return out.reshape(width * n_out, width * n_out)
 
 
-def penalty_diagonal(theta: Tensor, prior_precision: Precision) -> Tensor:
-    """λ on the weights, 0 on the intercept's row, flattened to (P,)."""
-    diagonal = torch.zeros_like(theta)
-    diagonal[:-1] = prior_precision[:, None] if isinstance(prior_precision, Tensor) else prior_precision
-    return diagonal.reshape(-1)
-
-
 def find_mode(
     x: Tensor, y: Tensor, log_prior: Tensor, prior_precision: float | None = None, start: Mode | None = None,
     tolerance: float = 1e-8, groups: Tensor | None = None, known: Curvature | None = None,
@@ -203,23 +205,54 @@ def find_mode(
     Raises:
         NotEstimableError: no convergence within MAX_STEPS (never seen with a positive λ).
     """
+    rows = (x, y, log_prior, row_weights)
     if start is None and len(x) > MANY_ROWS:  # a tenth of the rows brings the search most of the way
         some = None if row_weights is None else row_weights[::10]
         start = find_mode(x[::10], y[::10], log_prior, prior_precision, None, tolerance, groups, None, some)
-    rows, enough = (x, y, log_prior, row_weights), min(tolerance * len(x), MAX_DECREMENT)
+    enough = min(tolerance * len(x), MAX_DECREMENT)
+    mode = _search(rows, prior_precision, start, enough, groups, known)
+    if prior_precision is not None or len(log_prior) == 2 or not isinstance(mode.precision, Tensor):
+        return mode
+    return _with_wider_classes(mode, rows, enough, groups)
+
+
+def _with_wider_classes(mode: Mode, rows: Rows, enough: float, groups: Tensor | None) -> Mode:
+    """The mode with the class scales that the evidence asks for, one after the other."""
+    n_groups = 1 if groups is None else len(groups.unique())
+    extra = mode.theta.new_zeros(len(mode.theta) - 1, len(rows[2]))
+    base = base_of(mode.prior_precision)
+    for _ in range(2 * n_groups * len(rows[2])):
+        assert isinstance(mode.precision, Tensor)
+        bend = mode.precision - penalty(mode.theta, mode.prior_precision)
+        wider = wider_class(bend, mode.theta, base, extra, groups)
+        if wider is None:
+            return mode
+        extra = wider.extra
+        steps = mode.n_steps
+        mode = _search(rows, wider, mode, enough, groups)
+        mode = replace(mode, n_steps=mode.n_steps + steps)
+    return mode
+
+
+def _search(
+    rows: Rows, given: Prior | None, start: Mode | None, enough: float, groups: Tensor | None,
+    known: Curvature | None = None,
+) -> Mode:  # fmt: skip
+    """The mode for a given prior, or for the λ that the evidence finds on the way."""
+    n = len(rows[0])
     theta = _first_theta(*rows) if start is None else start.theta.clone()
-    lam, search = _first_precision(prior_precision, start, groups), PrecisionSearch(groups, len(x))
-    settled = prior_precision is not None
+    lam, search = _first_precision(given, start, groups), PrecisionSearch(groups, n)
+    settled = given is not None
     if theta.numel() > MAX_DENSE:
-        return _without_a_matrix(rows, lam, settled, theta, groups, start is None, enough)
+        return _without_a_matrix(rows, base_of(lam), settled, theta, groups, start is None, enough)
     for step in range(MAX_STEPS):
-        local = curvature(theta, *rows, rough_will_do(len(x), lam)) if known is None or step > 0 else known
+        local = curvature(theta, *rows, rough_will_do(n, lam)) if known is None or step > 0 else known
         if not settled:
-            lam, stays = search.step(local, theta, lam)
+            lam, stays = search.step(local, theta, base_of(lam))
             settled = stays and step > 0
-        penalty = penalty_diagonal(theta, lam)
-        precision = local.precision + penalty.diag()
-        gradient = local.gradient.reshape(-1) - penalty * theta.reshape(-1)
+        weight = penalty(theta, lam)
+        precision = local.precision + weight
+        gradient = local.gradient.reshape(-1) - weight @ theta.reshape(-1)
         lower, failed = torch.linalg.cholesky_ex(precision)
         if failed:
             raise NotEstimableError(
@@ -227,11 +260,11 @@ def find_mode(
             )
         move = torch.cholesky_solve(gradient[:, None], lower)[:, 0]
         decrement = float(gradient @ move)
-        if settled and decrement < (MAX_DECREMENT if len(x) > MANY_ROWS else enough):
+        if settled and decrement < (MAX_DECREMENT if n > MANY_ROWS else enough):
             return Mode(theta + move.reshape(theta.shape), lam, precision, step + 1)
-        if len(x) >= CHORD_ROWS and decrement < NEAR * len(x):
+        if n >= CHORD_ROWS and decrement < NEAR * n:
             here = theta + move.reshape(theta.shape)
-            end = _finish(here, lam, search if prior_precision is None else None, local.precision, enough, rows, step)
+            end = _finish(here, lam, search if given is None else None, local.precision, enough, rows, step)
             if end is not None:
                 return end
         theta = _line_search(theta, move.reshape(theta.shape), decrement, local.value, lam, rows)
@@ -291,7 +324,7 @@ class PrecisionSearch:
 
 
 def _finish(
-    theta: Tensor, lam: Precision, search: PrecisionSearch | None, bend: Tensor, enough: float, rows: Rows, step: int
+    theta: Tensor, lam: Prior, search: PrecisionSearch | None, bend: Tensor, enough: float, rows: Rows, step: int
 ) -> Mode | None:  # fmt: skip
     """The end of the search by steps with a curvature `bend` summed nearby; None where they do not close in.
 
@@ -299,38 +332,38 @@ def _finish(
     """
     n = len(rows[0])
     for _ in range(MAX_ROUNDS):
-        penalty = penalty_diagonal(theta, lam)
-        lower, failed = torch.linalg.cholesky_ex(bend + penalty.diag())
-        found = None if failed else _chord(theta, penalty, lower, enough, rows)
+        weight = penalty(theta, lam)
+        lower, failed = torch.linalg.cholesky_ex(bend + weight)
+        found = None if failed else _chord(theta, weight, lower, enough, rows)
         if found is None:
             return None
-        theta, stays = found, True
+        theta, new, stays = found, lam, True
         if search is not None:
-            at_mode = Curvature(0.0, (penalty * theta.reshape(-1)).reshape(theta.shape), bend)
-            new, stays = search.step(at_mode, theta, lam)
-        fresh = stays and not _stale(bend, penalty, theta, rows)
+            at_mode = Curvature(0.0, (weight @ theta.reshape(-1)).reshape(theta.shape), bend)
+            new, stays = search.step(at_mode, theta, base_of(lam))
+        fresh = stays and not _stale(bend, weight, theta, rows)
         if stays and not fresh:
             bend = curvature(theta, *rows, rough_will_do(n, lam)).precision
         if fresh or (stays and search is None):
-            return Mode(theta, lam, bend + penalty.diag(), step + 1)
-        lam = lam if search is None else new
+            return Mode(theta, lam, bend + weight, step + 1)
+        lam = new
     return None
 
 
-def _stale(bend: Tensor, penalty: Tensor, theta: Tensor, rows: Rows) -> bool:
+def _stale(bend: Tensor, weight: Tensor, theta: Tensor, rows: Rows) -> bool:
     """Whether the curvature at θ differs from `bend`, with the penalty, by over STALE for any feature and class."""
     now, h = _class_curvature(theta, *rows), contrasts(len(rows[2]))
     blocks = torch.diagonal(bend.reshape(*theta.shape, *theta.shape), dim1=0, dim2=2)  # (J, J, d+1)
     before = torch.einsum("ik,ijd,jk->dk", h, blocks, h)
-    scale = before + penalty.reshape(theta.shape)[:, :1]
+    scale = before + weight.diagonal().reshape(theta.shape)[:, :1]
     return bool(((now - before).abs() > STALE * scale).any())
 
 
-def _chord(theta: Tensor, penalty: Tensor, lower: Tensor, tolerance: float, rows: Rows) -> Tensor | None:
+def _chord(theta: Tensor, weight: Tensor, lower: Tensor, tolerance: float, rows: Rows) -> Tensor | None:
     """The mode by steps with one fixed curvature, factored in `lower`; None where they do not close in quickly."""
     before = math.inf
     for _ in range(MAX_CHORD_STEPS):
-        gradient = _gradient(theta, *rows).reshape(-1) - penalty * theta.reshape(-1)
+        gradient = _gradient(theta, *rows).reshape(-1) - weight @ theta.reshape(-1)
         move = torch.cholesky_solve(gradient[:, None], lower)[:, 0]
         decrement = float(gradient @ move)
         if decrement > before / 4:
@@ -341,21 +374,18 @@ def _chord(theta: Tensor, penalty: Tensor, lower: Tensor, tolerance: float, rows
     return None
 
 
-def _first_precision(given: float | None, start: Mode | None, groups: Tensor | None) -> Precision:
+def _first_precision(given: Prior | None, start: Mode | None, groups: Tensor | None) -> Prior:
     if given is not None:
         return given
+    before = base_of(start.prior_precision) if start is not None else 1.0
     if groups is None:
-        return start.prior_precision if start is not None else 1.0
-    before = start.prior_precision if start is not None else 1.0
-    return before if isinstance(before, Tensor) else torch.full((len(groups),), before, dtype=torch.float64)
+        return float(before[0]) if isinstance(before, Tensor) else before  # then all are equal
+    if isinstance(before, Tensor):
+        return before
+    return torch.full((len(groups),), before, dtype=torch.float64)
 
 
-def log_weight_prior(theta: Tensor, prior_precision: Precision) -> Tensor:
-    """−½ Σ λ W², up to its constant; the intercept's row is flat. (..., d+1, J) -> (...)."""
-    return -0.5 * (prior_precision * theta[..., :-1, :].square().sum(-1)).sum(-1)
-
-
-def _line_search(theta: Tensor, move: Tensor, decrement: float, value: float, lam: Precision, rows: Rows) -> Tensor:
+def _line_search(theta: Tensor, move: Tensor, decrement: float, value: float, lam: Prior, rows: Rows) -> Tensor:
     """The longest of 1, ½, ¼ … of the move that gains a fair part of what the quadratic promises (Armijo)."""
     base = value + float(log_weight_prior(theta, lam))
     size = 1.0

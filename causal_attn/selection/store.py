@@ -21,6 +21,7 @@ from causal_attn.selection.kronecker import KroneckerFactor
 from causal_attn.selection.network import Hidden
 from causal_attn.selection.newton import Mode
 from causal_attn.selection.permutation import RatioFit
+from causal_attn.selection.prior import ClassPrior, Prior, base_of
 from causal_attn.storage import load_arrays, save_arrays
 
 FORMAT = 1
@@ -121,9 +122,14 @@ def _unpack(arrays: Arrays) -> RowFit:
 
 def _pack_posterior(q: Posterior) -> Arrays:
     return {"q/mode": q.mode.theta, "q/mean": q.mean, "q/elbo": q.elbo, "q/log_prior": q.log_prior,
-            "q/lambda": torch.as_tensor(q.mode.prior_precision, dtype=torch.float64),
+            **_pack_prior(q.mode.prior_precision),
             "q/steps": torch.tensor(q.mode.n_steps),
             **_pack_factor("q/factor", q.factor), **_pack_factor("q/precision", q.mode.precision)}  # fmt: skip
+
+
+def _pack_prior(prior: Prior) -> Arrays:
+    extra = {"q/class_variance": prior.extra} if isinstance(prior, ClassPrior) else {}
+    return {"q/lambda": torch.as_tensor(base_of(prior), dtype=torch.float64), **extra}
 
 
 def _pack_factor(name: str, value: Tensor | KroneckerFactor) -> Arrays:
@@ -138,6 +144,8 @@ def _unpack_factor(arrays: Arrays, name: str) -> Tensor | KroneckerFactor:
 
 def _unpack_posterior(arrays: Arrays) -> Posterior:
     q = _part(arrays, "q/")
-    precision = q["lambda"] if q["lambda"].ndim else float(q["lambda"])
+    precision: Prior = q["lambda"] if q["lambda"].ndim else float(q["lambda"])
+    if "class_variance" in q:
+        precision = ClassPrior(q["lambda"], q["class_variance"])
     mode = Mode(q["mode"], precision, _unpack_factor(q, "precision"), int(q["steps"]))
     return Posterior(mode, q["mean"], _unpack_factor(q, "factor"), q["elbo"], q["log_prior"])
