@@ -24,23 +24,45 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from causal_attn import attention, data, plots, report, study
     from causal_attn.diagnostics import LeakageTest, balance_table, leakage_test
-    from causal_attn.faithfulness import Comparison, ShortcutTest, compare, shortcut_test, train_evaluator
+    from causal_attn.faithfulness import (
+        Comparison,
+        EncodingScore,
+        FaithfulnessSuite,
+        ShortcutTest,
+        accuracy_at_k,
+        compare,
+        encoding_score,
+        faithfulness_suite,
+        shortcut_test,
+        train_evaluator,
+    )  # fmt: skip
     from causal_attn.masks import MaskSample
     from causal_attn.selection import SelectionFit, SelectionModel
     from causal_attn.study import Diagnosis, StudyConfig, StudyResult, diagnose, run_study
-    from causal_attn.training import ERM, InstanceWeighting, RandomAttentionPretraining, TrainResult, train
+    from causal_attn.training import (
+        ERM,
+        InstanceWeighting,
+        RandomAttentionPretraining,
+        SkewedGenerator,
+        SkewedPredictor,
+        TrainResult,
+        train,
+    )  # fmt: skip
     from causal_attn.weights import WeightedMean, Weights, weighted_mean
 
 __version__ = "0.1.0"
 
 _WHERE = {
     "LeakageTest": "diagnostics", "balance_table": "diagnostics", "leakage_test": "diagnostics",
-    "Comparison": "faithfulness", "ShortcutTest": "faithfulness", "compare": "faithfulness",
-    "shortcut_test": "faithfulness", "train_evaluator": "faithfulness",
+    "Comparison": "faithfulness", "EncodingScore": "faithfulness", "FaithfulnessSuite": "faithfulness",
+    "ShortcutTest": "faithfulness", "accuracy_at_k": "faithfulness", "compare": "faithfulness",
+    "encoding_score": "faithfulness", "faithfulness_suite": "faithfulness", "shortcut_test": "faithfulness",
+    "train_evaluator": "faithfulness",
     "MaskSample": "masks",
     "SelectionFit": "selection", "SelectionModel": "selection",
     "Diagnosis": "study", "StudyConfig": "study", "StudyResult": "study", "diagnose": "study", "run_study": "study",
     "ERM": "training", "InstanceWeighting": "training", "RandomAttentionPretraining": "training",
+    "SkewedGenerator": "training", "SkewedPredictor": "training",
     "TrainResult": "training", "train": "training",
     "WeightedMean": "weights", "Weights": "weights", "weighted_mean": "weights",
 }  # fmt: skip
@@ -50,9 +72,10 @@ _MODULES = (
 )  # fmt: skip
 
 __all__ = [
-    "ERM", "Comparison", "Diagnosis", "InstanceWeighting", "LeakageTest", "MaskSample",
-    "RandomAttentionPretraining", "SelectionFit", "SelectionModel", "ShortcutTest", "StudyConfig", "StudyResult",
-    "TrainResult", "WeightedMean", "Weights", "attention", "balance_table", "compare", "data", "diagnose",
+    "ERM", "Comparison", "Diagnosis", "EncodingScore", "FaithfulnessSuite", "InstanceWeighting", "LeakageTest",
+    "MaskSample", "RandomAttentionPretraining", "SelectionFit", "SelectionModel", "ShortcutTest", "SkewedGenerator",
+    "SkewedPredictor", "StudyConfig", "StudyResult", "TrainResult", "WeightedMean", "Weights", "accuracy_at_k",
+    "attention", "balance_table", "compare", "data", "diagnose", "encoding_score", "faithfulness_suite",
     "leakage_test", "plots", "report", "run_study", "shortcut_test", "study", "train", "train_evaluator",
     "weighted_mean",
 ]  # fmt: skip

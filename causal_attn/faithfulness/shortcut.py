@@ -11,27 +11,18 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from causal_attn.attention import check_model
-from causal_attn.data.checks import whole
-from causal_attn.data.splits import Data, Split
+from causal_attn.data.splits import Data
 from causal_attn.diagnostics.leakage import LeakageTest, leakage_test
-from causal_attn.errors import InputError
+from causal_attn.faithfulness.at_k import correct_at_k, mean_intervals, right
 from causal_attn.faithfulness.evaluator import train_evaluator
 from causal_attn.faithfulness.reliance import Reliance, reliance
-from causal_attn.masks import MaskSample, top_k
-from causal_attn.training import TrainResult
-from causal_attn.training.collect import collect_logits, collect_masks, device_of, to_device
+from causal_attn.faithfulness.subject import checked_k, subject_of
 
 LEAKAGE_LEVEL = 0.05
 """The leakage p-value below which the mask counts as telling the class."""
 EXCESS_THRESHOLD = 0.05
 """Excess reliance (probability) that matters: the interval must lie above it for "shortcut", below it for "none"."""
-TEXT_K = 5
-"""Positions kept at "top k" for soft masks."""
-N_BOOTSTRAP = 1000
 
 
 @dataclass(frozen=True)
@@ -104,22 +95,19 @@ def shortcut_test(
         InputError: a model that breaks the protocol, no data for a bare model, a split with one class, or k out of
             range; before any work.
     """
-    model, source = _model_and_data(result, data)
-    part = source.split(split)
-    probe = to_device(part.batch(torch.arange(min(8, len(part))))[0], device_of(model))
-    check_model(model, probe, source.n_classes)
-    sample = _sample(result, model, part, split, source.n_classes)
-    chosen = _k(k, sample)
+    subject = subject_of(result, split, data)
+    model, source, part, sample = subject.model, subject.data, subject.split, subject.sample
+    chosen = checked_k(k, sample)
     leak = leakage_test(sample, n_permutations, seed, progress)  # first: it checks the classes and n_permutations
     if evaluator is None:
         evaluator = train_evaluator(model, source, seed, progress)
     swapped = reliance(model, evaluator, part, sample, seed)
-    right = _correct(model, evaluator, part, sample, chosen)
+    hits = {"own_accuracy": right(model, part, sample, None), **correct_at_k(model, evaluator, part, sample, chosen)}
     intervals = {
         "leakage_bits": leak.bits_interval, "leakage_auc": leak.auc_interval, "reliance": swapped.reliance_interval,
-        "excess_reliance": swapped.excess_interval, **_accuracy_intervals(right, seed),
+        "excess_reliance": swapped.excess_interval, **mean_intervals(hits, seed),
     }  # fmt: skip
-    means = {name: float(values.mean()) for name, values in right.items()}
+    means = {name: float(values.mean()) for name, values in hits.items()}
     return ShortcutTest(
         leak.bits, leak.auc, leak.p_value, swapped.reliance, swapped.excess, **means, k=chosen, n=sample.n,
         intervals=intervals, verdict=verdict(leak, swapped, intervals["own_accuracy"], float(sample.prior.max())),
@@ -153,50 +141,3 @@ def verdict(leak: LeakageTest, swapped: Reliance, accuracy: tuple[float, float],
     if not leaks:
         return f"no shortcut: {tells}; {excess}"
     return f"undecided: {tells}, but {excess} leaves it open whether the answer is taken from it; use more rows"
-
-
-def _model_and_data(result: Any, data: Data | None) -> tuple[Any, Data]:
-    if isinstance(result, TrainResult):
-        return result.model, data or result.data
-    if data is None:
-        raise InputError(
-            "data: expected the data set where a bare model is given (its train split trains the evaluator)"
-        )
-    return result, data
-
-
-def _sample(result: Any, model: Any, part: Split, split: str, n_classes: int) -> MaskSample:
-    if isinstance(result, TrainResult) and result.data.split(split) is part:
-        return result.masks(split)
-    masks, valid = collect_masks(model, part)
-    return MaskSample(masks, part.y, valid, n_classes=n_classes)
-
-
-def _k(k: int | None, sample: MaskSample) -> int:
-    if k is None:
-        return int(sample.masks.sum(-1).max()) if sample.kind == "subset" else min(TEXT_K, sample.T)
-    return whole(k, "k", 1, sample.T)
-
-
-def _correct(model: Any, evaluator: Any, part: Split, sample: MaskSample, k: int) -> dict[str, Tensor]:
-    """1 where right: the model under its full mask and at its top k, the evaluator at the same k; and the gap."""
-    chosen = top_k(sample.masks, sample.valid, k)
-    flat = chosen.float()
-    if sample.kind == "subset":
-        cut, seen = flat * sample.masks, flat
-    else:
-        cut = sample.masks * chosen
-        cut, seen = cut / cut.sum(-1, keepdim=True), flat / flat.sum(-1, keepdim=True)
-    hit = lambda who, masks: (collect_logits(who, part, masks).argmax(-1) == sample.y).double()  # noqa: E731
-    own_k, evalx = hit(model, cut), hit(evaluator, seen)
-    return {"own_accuracy": hit(model, None), "own_accuracy_at_k": own_k, "evalx_accuracy": evalx, "gap": own_k - evalx}
-
-
-def _accuracy_intervals(right: dict[str, Tensor], seed: int) -> dict[str, tuple[float, float]]:
-    """95% bootstrap intervals over rows, the same rows for all, so that the gap is paired."""
-    values = torch.stack(list(right.values())).numpy()
-    rng = np.random.default_rng([seed, 3])
-    n = values.shape[1]
-    means = np.stack([values[:, rng.integers(0, n, n)].mean(1) for _ in range(N_BOOTSTRAP)])
-    low, high = np.quantile(means, [0.025, 0.975], axis=0)
-    return {name: (float(low[i]), float(high[i])) for i, name in enumerate(right)}

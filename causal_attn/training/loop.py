@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import time
 import warnings
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -36,9 +37,13 @@ from causal_attn.training.result import TrainResult
 from causal_attn.training.schemes import ERM, Phase, Scheme
 from causal_attn.training.weighting import Plan, refresh
 
+UNTIL_BATCHES = 10
+"""Batches over which the accuracy is averaged that can end a phase early."""
 EPOCHS = 5
 BATCH_SIZE = 64
 MAX_DECAY = 0.99
+TINY = 1e-6
+"""A mass nearer to 0 or 1 counts as this near: its logarithm would be infinite."""
 
 
 @dataclass(frozen=True)
@@ -130,6 +135,7 @@ class _Run:
         self.progress = progress
         self.masks_rng = torch.Generator().manual_seed(seed)
         self.validity: dict[str, Tensor] = {}
+        self.tables: dict[tuple[Any, str], Tensor] = {}
         self.history: list[dict[str, Any]] = []
 
     def phase(self, phase: Phase, learning: list[nn.Parameter]) -> None:
@@ -152,7 +158,7 @@ class _Run:
         for epoch in range(epochs):
             began = time.perf_counter()
             plan = self._plan(phase, plan, epoch)
-            loss, accuracy = self._epoch(phase, optimiser, learning, plan, average)
+            loss, accuracy, reached = self._epoch(phase, optimiser, learning, plan, average)
             valid = self._validate(phase, average.module)
             row = self._record(phase, epoch, loss, accuracy, valid, plan, time.perf_counter() - began)
             bar.set_postfix_str(_postfix(row))
@@ -161,6 +167,8 @@ class _Run:
                 best = (valid, epoch)
                 kept = {name: value.detach().clone() for name, value in average.module.state_dict().items()}
             elif epoch - best[1] >= patience:
+                break
+            if reached:
                 break
         bar.close()
         self.model.load_state_dict(kept)
@@ -189,14 +197,14 @@ class _Run:
         learning: list[nn.Parameter],
         plan: Plan | None,
         average: AveragedModel,
-    ) -> tuple[float, float]:
-        """One pass over the training rows: mean weighted loss, nats, and accuracy."""
+    ) -> tuple[float, float, bool]:
+        """One pass over the training rows: mean weighted loss, nats, accuracy, and whether the phase is done early."""
         total, right, seen = 0.0, 0, 0
+        lately: deque[float] = deque(maxlen=UNTIL_BATCHES)
         with in_mode(self.model, training=True):
             _hold_statistics(self.model, learning)
             for index, x, y in self._rows():
-                logits = self.model.predict(x, self._shown(phase, x, index, plan))
-                losses = nn.functional.cross_entropy(logits, y, reduction="none")
+                losses, hits = self._losses(phase, x, y, index, plan)
                 loss = (losses if plan is None else losses * plan.weight[index].to(losses)).mean()
                 if not torch.isfinite(loss):
                     raise NotEstimableError(f"training: the loss became {loss.item()} in phase {phase.name!r}")
@@ -207,10 +215,32 @@ class _Run:
                 optimiser.step()
                 average.update_parameters(self.model)
                 total += loss.item() * len(y)
-                right += int((logits.argmax(-1) == y).sum())
+                right += int(hits.sum())
                 seen += len(y)
+                lately.append(float(hits.double().mean()))
+                full = len(lately) == min(UNTIL_BATCHES, -(-len(self.data.train) // self.settings.batch_size))
+                if phase.until is not None and full and np.mean(lately) >= phase.until:
+                    optimiser.zero_grad(set_to_none=True)
+                    return total / seen, right / seen, True
         optimiser.zero_grad(set_to_none=True)
-        return total / seen, right / seen
+        return total / seen, right / seen, False
+
+    def _losses(
+        self, phase: Phase, x: Any, y: Tensor, index: Tensor, plan: Plan | None
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
+        """Loss of each row, nats, and whether it is right: of the class, or of choosing the first position."""
+        if phase.first is not None:
+            wanted = self._table(phase.first, "train")[index].to(y.device)
+            mass = self.model.masks(x)[:, 0].clamp(TINY, 1 - TINY)
+            return nn.functional.binary_cross_entropy(mass, wanted.to(mass), reduction="none"), (mass > 0.5) == wanted
+        logits = self.model.predict(x, self._shown(phase, x, index, plan))
+        return nn.functional.cross_entropy(logits, y, reduction="none"), logits.argmax(-1) == y
+
+    def _table(self, of: Any, split: str) -> Tensor:
+        """What a phase says of a split's rows, found once."""
+        if (of, split) not in self.tables:
+            self.tables[of, split] = of(self.data.split(split))
+        return self.tables[of, split]
 
     def _rows(self) -> Iterator[tuple[Tensor, Any, Tensor]]:
         train, device = self.data.train, device_of(self.model)
@@ -223,6 +253,9 @@ class _Run:
         if phase.law is not None:
             valid = self._valid("train")[index, : width_of(self.model, x)]
             return _checked_random(phase.law(valid, self.masks_rng), valid).to(device_of(self.model))
+        if phase.given is not None:
+            width = width_of(self.model, x)
+            return self._table(phase.given, "train")[index, :width].float().to(device_of(self.model))
         own: Tensor = self.model.masks(x)
         if plan is None or plan.shown is None:
             return own
@@ -238,7 +271,10 @@ class _Run:
     def _validate(self, phase: Phase, model: Any) -> float:
         """Accuracy on the validation split, under the model's own masks or under the same random ones each time."""
         split = self.data.valid
-        masks = None
+        if phase.first is not None:
+            chosen = collect_masks(model, split)[0][:, 0] > 0.5
+            return float((chosen == self._table(phase.first, "valid")).double().mean())
+        masks = None if phase.given is None else self._table(phase.given, "valid").float()
         if phase.law is not None:
             masks = phase.law(self._valid("valid"), torch.Generator().manual_seed(self.seed)).float()
         return _accuracy(collect_logits(model, split, masks), split)

@@ -6,10 +6,14 @@ whether rows are weighted.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
+from torch import Tensor
+
 from causal_attn.data.checks import whole
+from causal_attn.data.splits import Split
 from causal_attn.errors import InputError
 from causal_attn.selection import SelectionModel
 from causal_attn.training.laws import Law, law_named
@@ -25,6 +29,10 @@ class Phase:
         law: the law of random masks shown; None: the model's own.
         weighting: how rows are weighted; None: equally.
         share: of the number of epochs asked for, rounded; at least one epoch.
+        given: masks of a split's rows, (n, T), shown instead of the model's own; None: not so.
+        first: whether a row's mask shall choose the first position, (n,) of 0 and 1; the masks then learn that alone,
+            by cross-entropy of the mass there. None: the class is learnt.
+        until: accuracy, over the last UNTIL_BATCHES batches, at which the phase ends early; None: it runs its epochs.
     """
 
     name: str
@@ -32,6 +40,9 @@ class Phase:
     law: Law | None = None
     weighting: InstanceWeighting | None = None
     share: float = 1.0
+    given: Callable[[Split], Tensor] | None = None
+    first: Callable[[Split], Tensor] | None = None
+    until: float | None = None
 
 
 PRETRAINING_SHARE, FROZEN_SHARE = 1.2, 0.6
@@ -133,3 +144,12 @@ class RandomMasksOnly:
     def phases(self) -> tuple[Phase, ...]:
         """The first phase of random attention pretraining."""
         return (Phase("evaluator", "predict", law_named(self.law), share=PRETRAINING_SHARE),)
+
+
+@dataclass(frozen=True)
+class ReaderOnly:
+    """The downstream part alone, on the model's own masks: what can be read under them, their habits included."""
+
+    def phases(self) -> tuple[Phase, ...]:
+        """As long as an evaluator's."""
+        return (Phase("reader", "predict", share=PRETRAINING_SHARE),)

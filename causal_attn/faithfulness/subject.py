@@ -1,0 +1,61 @@
+"""What a test is made on: the model, its data, one split and its masks there, all checked before any work."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from causal_attn.attention import check_model
+from causal_attn.data.checks import whole
+from causal_attn.data.splits import Data, Split
+from causal_attn.errors import InputError
+from causal_attn.masks import MaskSample
+from causal_attn.training import TrainResult
+from causal_attn.training.collect import collect_masks, device_of, to_device
+
+TEXT_K = 5
+"""Positions kept at "top k" for soft masks."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model, its data, one of the splits, and the masks of that split's rows."""
+
+    model: Any
+    data: Data
+    split: Split
+    sample: MaskSample
+
+
+def subject_of(result: Any, split: str, data: Data | None) -> Subject:
+    """A trained model's, or a bare model's with `data`.
+
+    Raises:
+        InputError: no data for a bare model, an unknown split, or a model that breaks the protocol.
+    """
+    trained = isinstance(result, TrainResult)
+    if not trained and data is None:
+        raise InputError(
+            "data: expected the data set where a bare model is given (its train split trains the evaluator)"
+        )
+    source = data or result.data
+    if not isinstance(source, Data):
+        raise InputError(f"data: expected splits as load or from_datasets give them, got {type(source).__name__}")
+    model = result.model if trained else result
+    part = source.split(split)
+    probe = to_device(part.batch(torch.arange(min(8, len(part))))[0], device_of(model))
+    check_model(model, probe, source.n_classes)
+    if trained and result.data.split(split) is part:
+        return Subject(model, source, part, result.masks(split))
+    masks, valid = collect_masks(model, part)
+    return Subject(model, source, part, MaskSample(masks, part.y, valid, n_classes=source.n_classes))
+
+
+def checked_k(k: int | None, sample: MaskSample) -> int:
+    """k, by default 5 positions for soft masks and the selector's own k for subsets; at most the longest input's."""
+    longest = int(sample.valid.sum(-1).max())
+    if k is None:
+        return int(sample.masks.sum(-1).max()) if sample.kind == "subset" else min(TEXT_K, longest)
+    return whole(k, "k", 1, longest)
