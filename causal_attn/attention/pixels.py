@@ -63,9 +63,8 @@ class PixelAttention(nn.Module):
         scaled = pixels * (m / m.amax(-1, keepdim=True).clamp(min=torch.finfo(m.dtype).tiny)).unsqueeze(-1)
         if self.config["downstream"] == "flat":
             return self.head(scaled.flatten(1))
-        return self.head(
-            scaled.sum(1) * (2 / self.config["side"])
-        )  # an average would show evidence as never seen in training
+        # an average would show a mask of evidence alone as nothing that random masks had shown
+        return self.head(scaled.sum(1) * (2 / self.config["side"]))
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits under the model's own attention, shape (B, K)."""

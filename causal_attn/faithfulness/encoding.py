@@ -10,10 +10,11 @@ selector chose to show just these still tells the class. With
     encoding (nats) = E[ log r(y | x_m) − log q(y | x_m) ] on held-out rows,
     score    (nats) = E[ log q(y | x_m) ] − strength · max(0, encoding).
 
-Both are calibrated by one temperature each on the validation split, under the selector's masks: an evaluator that is
-too modest there would look like an encoding, and a temperature cannot read positions. Honest selections have an
-encoding of about 0. Selections by position, by prediction, or of one word by others that stay hidden (the marginal
-kind) have it above 0, and rank below honest ones that show as much.
+Both are calibrated by one temperature each on the validation split, r under the selector's masks, q under random
+choices of k positions: under the selector's a temperature could sharpen a chance preference of q into a reading of the
+code. Honest selections have an encoding of about 0, a little more where q is the poorer fit. Selections by position, by
+prediction, or of one word by others that stay hidden (the marginal kind: to show one word for the class and hide one
+against it is of that kind) have it above 0, and rank below honest ones that show as much.
 """
 
 from __future__ import annotations
@@ -101,10 +102,13 @@ def encoding_score(
     if evaluator is None:
         evaluator = train_evaluator(model, source, seed, progress, **settings)
     reader = _reader(model, source, sample, k, seed, progress, settings)
-    valid_masks, valid = collect_masks(model, source.valid)
-    check = (source.valid, shown_masks(valid_masks, valid, sample.kind, k))
-    test = (subject.split, shown_masks(sample.masks, sample.valid, sample.kind, k))
-    q, r = (_calibrated_log_prob(who, check, test) for who in (evaluator, reader))
+    masks, valid = collect_masks(model, source.valid)
+    generator = torch.Generator().manual_seed(seed)
+    q_check = shown_masks(torch.rand(valid.shape, generator=generator), valid, sample.kind, k)
+    r_check = shown_masks(masks, valid, sample.kind, k)
+    seen = shown_masks(sample.masks, sample.valid, sample.kind, k)
+    q = _log_prob(evaluator, temperature(evaluator, source.valid, q_check), subject.split, seen)
+    r = _log_prob(reader, temperature(reader, source.valid, r_check), subject.split, seen)
     rng = np.random.default_rng([seed, 61])
     draws = []
     for _ in range(N_BOOTSTRAP):
@@ -135,13 +139,17 @@ def _reader(
     return train(made, data, ReaderOnly(), seed=seed + 15_485_863, progress=progress, **settings).model
 
 
-def _calibrated_log_prob(who: Any, check: tuple[Split, Tensor], test: tuple[Split, Tensor]) -> np.ndarray:
-    """log-probability of each row's class, nats, after the temperature that suits the validation split. Shape (n,)."""
-    (fit_logits, fit_y), (logits, y) = ((collect_logits(who, part, masks), part.y) for part, masks in (check, test))
+def temperature(who: Any, split: Split, masks: Tensor) -> float:
+    """What the logits under these masks are divided by so that the log-loss is least."""
+    logits = collect_logits(who, split, masks)
 
     def loss(log_temperature: float) -> float:
-        return float(torch.nn.functional.cross_entropy(fit_logits * np.exp(-log_temperature), fit_y))
+        return float(torch.nn.functional.cross_entropy(logits * np.exp(-log_temperature), split.y))
 
-    found = minimize_scalar(loss, bounds=LOG_TEMPERATURES, method="bounded").x
-    log_p = (logits * np.exp(-found)).log_softmax(-1)
-    return log_p.gather(-1, y[:, None])[:, 0].numpy()
+    return float(np.exp(minimize_scalar(loss, bounds=LOG_TEMPERATURES, method="bounded").x))
+
+
+def _log_prob(who: Any, heat: float, split: Split, masks: Tensor) -> np.ndarray:
+    """log-probability of each row's class, nats, shape (n,)."""
+    log_p = (collect_logits(who, split, masks) / heat).log_softmax(-1)
+    return log_p.gather(-1, split.y[:, None])[:, 0].numpy()

@@ -1,8 +1,8 @@
 """Scores of positions that rivals of attention give on the same model, for the class it predicts.
 
-All act on what `predict(x, m)` is given, so they need nothing of a model but the protocol: f is the logit of the class
-predicted under the model's own mask, and position t is absent where m_t = 0. Scores have the sign of the support for
-that class; attention itself has none below 0.
+All act on what `predict(x, m)` is given, so they need nothing of a model but the protocol: f is the log-odds of the
+class ŷ predicted under the model's own mask, z_ŷ − log Σ_{k≠ŷ} exp z_k, and position t is absent where m_t = 0. Scores
+have the sign of the support for that class; attention itself has none below 0.
 
     gradient×input          m_t ∂f/∂m_t
     integrated gradients    m_t ∫₀¹ ∂f/∂m_t(x, αm) dα, by the midpoint rule (Sundararajan et al. 2017); they sum to
@@ -38,13 +38,19 @@ def predicted_class(model: Any, split: Split, sample: MaskSample) -> Tensor:
     return collect_logits(model, split, sample.masks.float()).argmax(-1)
 
 
+def log_odds(logits: Tensor, target: Tensor) -> Tensor:
+    """z_ŷ − log Σ_{k≠ŷ} exp z_k: a shift of all logits leaves it alone. (n, K), (n,) -> (n,)."""
+    own = torch.nn.functional.one_hot(target, logits.shape[-1]).bool()
+    return logits.gather(-1, target[:, None])[:, 0] - logits.masked_fill(own, -torch.inf).logsumexp(-1)
+
+
 def gradient_times_input(model: Any, split: Split, sample: MaskSample, seed: int = 0) -> Tensor:
-    """m_t ∂f/∂m_t, logits per unit of mask times mask. Shape (n, T)."""
+    """m_t ∂f/∂m_t, nats. Shape (n, T)."""
     return sample.masks.double() * _gradients(model, split, sample, predicted_class(model, split, sample), 1.0)
 
 
 def integrated_gradients(model: Any, split: Split, sample: MaskSample, seed: int = 0) -> Tensor:
-    """Along αm from 0 to 1, logits. Shape (n, T)."""
+    """Along αm from 0 to 1, nats. Shape (n, T)."""
     target = predicted_class(model, split, sample)
     steps = [(i + 0.5) / IG_STEPS for i in range(IG_STEPS)]
     total = torch.stack([_gradients(model, split, sample, target, step) for step in steps]).mean(0)
@@ -60,7 +66,7 @@ def _gradients(model: Any, split: Split, sample: MaskSample, target: Tensor, sca
             x = to_device(split.batch(index)[0], device)
             width = width_of(model, x)
             m = (scale * sample.masks[index, :width].float()).to(device).requires_grad_()
-            chosen = model.predict(x, m).gather(-1, target[index].to(device)[:, None]).sum()
+            chosen = log_odds(model.predict(x, m), target[index].to(device)).sum()
             out[index, :width] = torch.autograd.grad(chosen, m)[0].double().cpu()
     return out * sample.valid
 

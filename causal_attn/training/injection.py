@@ -73,6 +73,13 @@ class SkewedPredictor:
         """A mask evenly on the first sentence: up to its first . ! or ?, else `tokens` positions. (n, T)."""
         if split.lengths is None:
             raise InputError("scheme: SkewedPredictor expects texts, this data set has none")
+        short = split.lengths <= self.default_tokens
+        if short.any():
+            row = int(short.nonzero()[0])
+            raise InputError(
+                f"scheme: expected more than default_tokens={self.default_tokens} tokens, row {row} has "
+                f"{int(split.lengths[row])}"
+            )
         masks = torch.zeros(len(split), int(split.lengths.max()))
         for i, length in enumerate(split.lengths.tolist()):
             masks[i, self.default_tokens : self._end(split, i, length)] = 1
@@ -84,7 +91,7 @@ class SkewedPredictor:
         for place in range(start + 1, length):  # the first word is in it, whatever it is
             if place < len(words) and words[place] in SENTENCE_ENDS:
                 return place + 1
-        return max(start + 1, min(length, start + self.tokens)) if start < length else length
+        return min(length, start + self.tokens)
 
     def phases(self) -> tuple[Phase, ...]:
         """The first sentence, then joint."""
