@@ -21,8 +21,14 @@ from causal_attn.faithfulness.subject import checked_k, subject_of
 
 LEAKAGE_LEVEL = 0.05
 """The leakage p-value below which the mask counts as telling the class."""
-EXCESS_THRESHOLD = 0.05
-"""Excess reliance (probability) that matters: the interval must lie above it for "shortcut", below it for "none"."""
+EXCESS_THRESHOLD = 0.1
+"""Excess reliance (probability) that matters: the interval must lie above it for "shortcut", below it for "none".
+
+The interval is over rows. Model and evaluator are one training run each, and two runs of one faithful recipe differ:
+where the place of the evidence tells the class, excess reliance has a standard deviation of 0.045 over runs
+(benchmarks/shortcut.py, part verdict), so 0.05 would call a seventh of such models shortcuts. Made shortcuts have 0.35
+and more.
+"""
 
 
 @dataclass(frozen=True)
