@@ -19,7 +19,7 @@ from torch import Tensor
 from causal_attn.selection.prior import ClassPrior, Precision, penalty
 from causal_attn.selection.response import contrasts
 
-MIN_GAIN = 1.0
+MIN_GAIN = 0.3
 """Nats that a class's own scale must add to the evidence; below it, the one shared by all will do."""
 LOG_VARIANCES = torch.linspace(-16.0, 6.0, 221, dtype=torch.float64)
 

@@ -32,8 +32,8 @@ REFUSE_DEFICIT = 0.5
 """The permutation estimator refuses where the support deficit's interval lies above this."""
 MAX_PRODUCTS = 3000
 
-FOLD_GAIN = 0.5
-"""Nats of ELBO that variational steps must gain on all rows for the folds to take them too."""
+ROWS_PER_FEATURE = 20
+"""Rows of every class, for each feature, from which on variational steps gain next to nothing."""
 COPY_ROWS = 8192
 MAX_SHARED = 10_000_000
 """Entries of all folds' curvatures up to which they are kept at once."""
@@ -177,7 +177,9 @@ class SelectionModel:
         log_prior = self.log_prior_of(sample)
         fit_rows = self._fit_rows(sample, features, phi, log_prior, n_draws)
         curvatures = partial(_fold_curvatures, phi=phi, y=sample.y, log_prior=log_prior, fold=fold, folds=folds)
-        final, fits = _all_fits(fit_rows, curvatures, fold, folds, seed, _start(warm_start, phi, log_prior), progress)
+        few = _few_rows(sample.y, fold, folds, phi.shape[1])
+        start = _start(warm_start, phi, log_prior)
+        final, fits = _all_fits(fit_rows, curvatures, few, fold, folds, seed, start, progress)
         fit = SelectionFit(self, sample, features, phi, fold, final, tuple(fits), log_prior)
         self._refuse(fit)
         return fit
@@ -242,33 +244,34 @@ def _with_intercept(phi: Tensor, rows: Tensor) -> Tensor:
 
 
 def _all_fits(
-    fit_rows: FitRows, curvatures: Callable[[RowFit], list[Curvature | None]], fold: Tensor, folds: int, seed: int,
-    start: RowFit | None, progress: bool,
+    fit_rows: FitRows, curvatures: Callable[[RowFit], list[Curvature | None]], few: list[bool], fold: Tensor,
+    folds: int, seed: int, start: RowFit | None, progress: bool,
 ) -> tuple[RowFit, list[RowFit]]:  # fmt: skip
     """The fit on all rows, and without each fold.
 
-    From CHORD_ROWS rows on, a fold's search starts from the final fit's mode, which decides the time alone, and takes
-    variational steps only where all rows gained by them: what one row's label could do by either is below the search's
-    tolerance. On fewer rows, where the evidence can have two maxima and a label counts, a fold sees its own rows alone.
+    Where rows are many for the parameters, a fold's search starts from the final fit's mode, which decides the time
+    alone, and takes no variational steps, which would gain nothing: what one row's label could do by its part in that
+    start is below the search's tolerance. Otherwise a fold sees its own rows alone. Which of the two is decided by the
+    fold's own rows as well.
     """
     bar = tqdm(total=folds + 1, desc="selection model", disable=not progress, leave=False)
     final = fit_rows(torch.ones_like(fold, dtype=torch.bool), seed, start, True, None)
     bar.update()
-    alone = len(fold) < CHORD_ROWS
-    refine = alone or _gain(final) > FOLD_GAIN
     known = curvatures(final)
     fits = []
     for number in range(folds):
-        fits.append(fit_rows(fold != number, seed + number + 1, None if alone else final, refine, known[number]))
+        alone = few[number]
+        start, curvature = (None, None) if alone else (final, known[number])
+        fits.append(fit_rows(fold != number, seed + number + 1, start, alone, curvature))
         bar.update()
     bar.close()
     return final, fits
 
 
-def _gain(fit: RowFit) -> float:
-    """Nats that variational steps gained; with SVI, which refines by itself, its whole way."""
-    elbo: Any = getattr(fit, "elbo", ())
-    return float(elbo[-1] - elbo[0]) if len(elbo) else 0.0
+def _few_rows(y: Tensor, fold: Tensor, folds: int, n_features: int) -> list[bool]:
+    """For each fold, whether the rows outside it, or those of one class, are few for so many features."""
+    counts = [torch.bincount(y[fold != number], minlength=int(y.max()) + 1) for number in range(folds)]
+    return [len(y) < CHORD_ROWS or int(c.min()) < ROWS_PER_FEATURE * (n_features + 1) for c in counts]
 
 
 def _fold_curvatures(

@@ -38,7 +38,7 @@ MAX_VI_STEPS = 5
 MIN_GAIN = 1e-2
 """Nats of ELBO below which a further variational step is not taken."""
 ROW_CHUNK, MOMENT_ENTRIES = 20_000, 2_000_000
-NEAR_MARGIN, NEAR_MARGIN_OF_MANY = 5e-5, 3e-3
+NEAR_MARGIN, NEAR_MARGIN_OF_MANY = 5e-5, 1e-3
 """Relative gap of a class's margin at which a step is the last: it squares what was left (1e-5 and below of many)."""
 
 
@@ -239,7 +239,10 @@ def _moments(theta: Tensor, x: Tensor, log_prior: Tensor) -> tuple[Tensor, Tenso
         one, two = (_sums_of_two if k == 2 else _sums)(theta, rows, log_prior)
         mean += one / len(x)
         second += two / len(x)
-    return mean, second
+    # a large class's rounding in float32 can be as large as a rare class: it is what the others leave
+    largest = mean.argmax(-1, keepdim=True)
+    rest = mean.scatter(-1, largest, 0.0).sum(-1, keepdim=True)
+    return mean.scatter(-1, largest, 1 - rest), second
 
 
 def _sums(theta: Tensor, x: Tensor, log_prior: Tensor) -> tuple[Tensor, Tensor]:
@@ -253,8 +256,7 @@ def _sums_of_two(theta: Tensor, x: Tensor, log_prior: Tensor) -> tuple[Tensor, T
     """The same for two classes, from one sigmoid."""
     signed = contrasts(2)[0, 1] - contrasts(2)[0, 0]
     logit = torch.addmm((log_prior[1] - log_prior[0]).expand(len(theta), 1), theta[..., 0], x.T, alpha=float(signed))
-    r = logit.sigmoid_()
-    one, mixed = r.sum(-1), (r * (1 - r)).sum(-1)
-    zero = len(x) - one.double()
-    second = torch.stack([zero - mixed, mixed.double(), mixed.double(), one.double() - mixed], -1)
-    return torch.stack([zero, one.double()], -1), second.reshape(-1, 2, 2)
+    r, rest = logit.sigmoid(), (-logit).sigmoid()  # both: 1 − r loses a rare class 0
+    one, zero, mixed = r.sum(-1).double(), rest.sum(-1).double(), (r * rest).sum(-1).double()
+    second = torch.stack([zero - mixed, mixed, mixed, one - mixed], -1)
+    return torch.stack([zero, one], -1), second.reshape(-1, 2, 2)

@@ -47,9 +47,12 @@ MAX_DECREMENT = 1e-2
 CHORD_ROWS, NEAR, MAX_CHORD_STEPS = 5_000, 5e-3, 12
 """On at least so many rows, and nearer to the mode than this decrement per row, steps with a fixed curvature gain one
 or two digits each at the price of a gradient."""
-STALE, MAX_ROUNDS = 0.03, 6
-"""Relative change of the curvature, of any class along any feature, above which it is summed again where those steps
-end; and how often λ may be found anew there."""
+EARLY, NEAR_MODE = 4, 0.1
+"""Steps in which λ is found anew each time; after them only where θ is within this, in nats, of its mode for λ. A
+quadratic model far from the mode can send λ to the end of its range, and the two could chase each other for ever."""
+STALE, STALE_OF_FEW, FEW, MAX_ROUNDS = 0.03, 0.003, 20, 8
+"""Relative change of the curvature, of any class along any feature, above which it is summed again where the search
+ends, also of a class with fewer than FEW rows' curvature per feature; and how often λ may be found anew there."""
 MAX_DENSE = 2000
 """Parameters up to which the curvature is a matrix; beyond, `kronecker` does the same without one."""
 FIRST_PRECISION = 10.0
@@ -139,16 +142,26 @@ def _gradient(theta: Tensor, x: Tensor, y: Tensor, log_prior: Tensor, w: Tensor 
 
 
 def _class_curvature(theta: Tensor, x: Tensor, y: Tensor, log_prior: Tensor, w: Tensor | None = None) -> Tensor:
-    """Σ_i w_i x_ij² r_ik (1 − r_ik): how the log-likelihood bends along each feature in each class's logit. (d+1, K)
+    """How the log-likelihood bends along each feature in each class's logit, about that class's intercept: (d+1, K).
 
-    It is v' P_jj v, P_jj the feature's block of the curvature in the contrasts and v column k of H.
+    With b_i = w_i r_ik (1 − r_ik): Σ_i b_i x_ij² − (Σ_i b_i x_ij)² / Σ_i b_i, and Σ_i b_i itself for the intercept. A
+    feature set in few rows bends there alone, which is lost in Σ_i b_i x_ij² once it is centred.
     """
-    total = theta.new_zeros(len(theta), len(log_prior))
+    square, mixed = (theta.new_zeros(len(theta), len(log_prior)) for _ in range(2))
     for rows, _, weight in _blocks_of(x, y, w):
         r = (log_prior + (rows @ theta) @ contrasts(len(log_prior))).softmax(-1)
         bend = r * (1 - r)
-        total += rows.square().T @ (bend if weight is None else bend * weight[:, None])
-    return total
+        bend = bend if weight is None else bend * weight[:, None]
+        square += rows.square().T @ bend
+        mixed += rows.T @ bend
+    return _about_intercept(square, mixed)
+
+
+def _about_intercept(square: Tensor, mixed: Tensor) -> Tensor:
+    """Σ b x² and Σ b x of each feature and class, the intercept's row last, to what is left about the intercept."""
+    left = square - mixed.square() / mixed[-1:].clamp(min=1e-300)
+    left[-1] = mixed[-1]
+    return left.clamp(min=0)
 
 
 def _moments(
@@ -242,14 +255,13 @@ def _search(
     n = len(rows[0])
     theta = _first_theta(*rows) if start is None else start.theta.clone()
     lam, search = _first_precision(given, start, groups), PrecisionSearch(groups, n)
-    settled = given is not None
     if theta.numel() > MAX_DENSE:
-        return _without_a_matrix(rows, base_of(lam), settled, theta, groups, start is None, enough)
+        return _without_a_matrix(rows, base_of(lam), given is not None, theta, groups, start is None, enough)
     for step in range(MAX_STEPS):
         local = curvature(theta, *rows, rough_will_do(n, lam)) if known is None or step > 0 else known
-        if not settled:
+        stays = given is not None or step > MAX_STEPS // 2
+        if not stays and (step < EARLY or _decrement(local, theta, lam) < NEAR_MODE):
             lam, stays = search.step(local, theta, base_of(lam))
-            settled = stays and step > 0
         weight = penalty(theta, lam)
         precision = local.precision + weight
         gradient = local.gradient.reshape(-1) - weight @ theta.reshape(-1)
@@ -259,16 +271,15 @@ def _search(
                 "P(y | m): the log-likelihood has no curvature; a class prior or prior scale is extreme"
             )
         move = torch.cholesky_solve(gradient[:, None], lower)[:, 0]
-        decrement = float(gradient @ move)
-        if settled and decrement < (MAX_DECREMENT if n > MANY_ROWS else enough):
-            return Mode(theta + move.reshape(theta.shape), lam, precision, step + 1)
-        if n >= CHORD_ROWS and decrement < NEAR * n:
-            here = theta + move.reshape(theta.shape)
+        decrement, here = float(gradient @ move), theta + move.reshape(theta.shape)
+        if stays and step > 0 and decrement < (MAX_DECREMENT if n > MANY_ROWS else enough):
+            if not _stale(local.precision, weight, here, rows):
+                return Mode(here, lam, precision, step + 1)
+        elif n >= CHORD_ROWS and decrement < NEAR * n:
             end = _finish(here, lam, search if given is None else None, local.precision, enough, rows, step)
             if end is not None:
                 return end
         theta = _line_search(theta, move.reshape(theta.shape), decrement, local.value, lam, rows)
-        settled = settled or step > MAX_STEPS // 2
     raise NotEstimableError(f"the mode of P(y | m) was not reached in {MAX_STEPS} Newton steps")
 
 
@@ -284,6 +295,14 @@ def _without_a_matrix(
     )
     found, precision, factor, steps = kronecker_mode(rows, first.clone(), settled, theta, of, enough)
     return Mode(found, float(precision[0]) if groups is None else precision, factor, steps)
+
+
+def _decrement(local: Curvature, theta: Tensor, lam: Prior) -> float:
+    """Twice what a Newton step would gain at θ under λ, nats; infinite where there is no such step."""
+    weight = penalty(theta, lam)
+    gradient = local.gradient.reshape(-1) - weight @ theta.reshape(-1)
+    lower, failed = torch.linalg.cholesky_ex(local.precision + weight)
+    return math.inf if failed else float(gradient @ torch.cholesky_solve(gradient[:, None], lower)[:, 0])
 
 
 def _first_theta(x: Tensor, y: Tensor, log_prior: Tensor, w: Tensor | None) -> Tensor:
@@ -344,7 +363,7 @@ def _finish(
         fresh = stays and not _stale(bend, weight, theta, rows)
         if stays and not fresh:
             bend = curvature(theta, *rows, rough_will_do(n, lam)).precision
-        if fresh or (stays and search is None):
+        if fresh:
             return Mode(theta, lam, bend + weight, step + 1)
         lam = new
     return None
@@ -352,11 +371,18 @@ def _finish(
 
 def _stale(bend: Tensor, weight: Tensor, theta: Tensor, rows: Rows) -> bool:
     """Whether the curvature at θ differs from `bend`, with the penalty, by over STALE for any feature and class."""
-    now, h = _class_curvature(theta, *rows), contrasts(len(rows[2]))
-    blocks = torch.diagonal(bend.reshape(*theta.shape, *theta.shape), dim1=0, dim2=2)  # (J, J, d+1)
-    before = torch.einsum("ik,ijd,jk->dk", h, blocks, h)
-    scale = before + weight.diagonal().reshape(theta.shape)[:, :1]
-    return bool(((now - before).abs() > STALE * scale).any())
+    h, now = contrasts(len(rows[2])), _class_curvature(theta, *rows)
+
+    def by_class(matrix: Tensor) -> tuple[Tensor, Tensor]:
+        """v' M_jj v and v' M_j0 v, v column k of H, j a feature, 0 the intercept: (d+1, K) each."""
+        blocks = matrix.reshape(*theta.shape, *theta.shape)
+        own = torch.einsum("ik,ijd,jk->dk", h, torch.diagonal(blocks, dim1=0, dim2=2), h)
+        return own, torch.einsum("ik,dij,jk->dk", h, blocks[:, :, -1], h)
+
+    before = _about_intercept(*by_class(bend))
+    scale = torch.maximum(now, before) + by_class(weight)[0]
+    few = now[-1].min() < FEW * len(theta)  # what single features change adds up where a class has few rows
+    return bool(((now - before).abs() > (STALE_OF_FEW if few else STALE) * scale).any())
 
 
 def _chord(theta: Tensor, weight: Tensor, lower: Tensor, tolerance: float, rows: Rows) -> Tensor | None:

@@ -12,6 +12,8 @@ import torch
 from scipy.stats import beta, binom
 from torch import Tensor
 
+from causal_attn.weights.recalibration import recalibrated
+
 N_CUTS = 4000
 """Most cut points of the rank inversion; beyond it the cuts are spread over the ranks (error at most 1/N_CUTS)."""
 N_STARTS = 400
@@ -30,7 +32,7 @@ class SupportDeficit:
 
 
 def support_deficit(
-    log_prob: Tensor, y: Tensor, prior: Tensor, tau: float = 10.0, level: float = 0.95
+    log_prob: Tensor, y: Tensor, prior: Tensor, tau: float = 10.0, level: float = 0.95, recalibrate: bool = True
 ) -> SupportDeficit:
     r"""D_τ = Σ_k P(k) · mass of the masks where P(k|m) ≤ P(k)/τ, by rank inversion.
 
@@ -43,7 +45,8 @@ def support_deficit(
       upper limit of the hit rate of at most b: P(k|m) is then at most b there and at every lower rank.
 
     Both ends are widened by the Clopper–Pearson limits of a share n_t/n of n rows. Error α/K per class, a quarter of it
-    for each of these limits. Miscalibrated probabilities of the right order change nothing, unlike 1 − mean(w).
+    for each of these limits. Miscalibrated probabilities of the right order change nothing, unlike 1 − mean(w); with
+    more than two classes they are recalibrated first, since a factor on the logits would change the order.
     Wrong *ranks* do: a model that cannot tell the masks where P(k|m) is small from others finds too little.
 
     Args:
@@ -52,12 +55,14 @@ def support_deficit(
         prior: P(k), shape (K,).
         tau: a weight above this counts as out of reach.
         level: of the interval.
+        recalibrate: whether to, with more than two classes; see `recalibration`.
 
     References:
         theory section 6; Clopper & Pearson (1934).
     """
+    ranked = recalibrated(log_prob, y) if recalibrate and len(prior) > 2 else log_prob
     masses = [
-        rank_inversion(log_prob[:, k], y == k, float(p) / tau, (1 - level) / len(prior)) for k, p in enumerate(prior)
+        rank_inversion(ranked[:, k], y == k, float(p) / tau, (1 - level) / len(prior)) for k, p in enumerate(prior)
     ]
     total = (prior.double()[:, None] * torch.tensor(masses, dtype=torch.float64)).sum(0)
     return SupportDeficit(*(float(v) for v in total))

@@ -144,6 +144,17 @@ def test_offsets_are_exact_for_a_rare_class_among_many_rows(n, marked):
         assert (r / shares - 1).abs().max() < 2e-4
 
 
+@pytest.mark.parametrize("rare", [0, 1])
+def test_either_of_two_classes_may_be_the_rare_one(rare):
+    """In float32 1 − r loses a class whose r is nearly 1 for the other."""
+    n, share = 30_000, 1e-4
+    shares = torch.tensor([share, 1 - share] if rare == 0 else [1 - share, share])
+    phi, theta = torch.randn(n, 4), torch.randn(1, 5, 1) + 0.5 * torch.randn(10, 5, 1)
+    theta[:, -1] += margin_offsets(theta, with_intercept(phi), shares.log(), shares)
+    r = linear_log_prob(theta, phi, shares.log()).exp().mean(1)
+    assert (r / shares - 1).abs().max() < 2e-5
+
+
 def test_offsets_are_those_of_the_scaling_iteration():
     """Theory, section 4: a_k += log(P(k) / mean_i softmax(logits + a)_k)."""
     phi, theta, log_prior = torch.randn(200, 2), torch.randn(5, 3, 2), torch.tensor([0.2, 0.3, 0.5]).log()

@@ -287,3 +287,67 @@ def test_a_wide_prior_needs_more_digits_than_float32_has(scale):
     mode = find_mode(with_intercept(phi), y, log_prior, prior_precision=scale**-2)
     ones = torch.tensor([1.0, 1.0, 1.0, 1.0, 0.0]) / 2
     assert float(ones @ torch.linalg.inv(mode.precision) @ ones) == pytest.approx(scale**2, rel=1e-3)
+
+
+def late_positions(seed, n, k, t, chosen, rare, strength):
+    """Subset masks whose late positions are rare, and a last class of about `rare` rows: (x, y, log shares)."""
+    rng = np.random.default_rng(seed)
+    keys = -2 * np.log(np.arange(1, t + 1)) + rng.gumbel(size=(n, t))
+    m = np.zeros((n, t))
+    np.put_along_axis(m, np.argsort(-keys, 1)[:, :chosen], 1, 1)
+    z = m @ rng.normal(size=(t, k)) * strength
+    z[:, -1] -= np.log(n / rare)
+    p = np.exp(z - z.max(1, keepdims=True))
+    p /= p.sum(1, keepdims=True)
+    y = torch.from_numpy((rng.random(n)[:, None] > p.cumsum(1)).sum(1).clip(0, k - 1))
+    m = m[:, m.std(0) > 0]
+    phi = torch.from_numpy((m - m.mean(0)) / m.std(0))
+    return with_intercept(phi), y, (torch.bincount(y, minlength=k).double() / n).log()
+
+
+@pytest.mark.parametrize(
+    ("seed", "setting"),
+    [(309, (3000, 3, 10, 2, 60, 2.0)), (54, (1000, 3, 8, 1, 30, 2.0)), (91, (1000, 3, 8, 1, 30, 2.0))],
+)
+def test_the_scale_does_not_stick_to_the_end_of_its_range(one_scale, seed, setting):
+    """Far from the mode a quadratic model asked for λ = e⁻⁴ twice running, which was taken for settled: one weight in
+    three thousand then was thirteen million."""
+    x, y, log_prior = late_positions(seed, *setting)
+    mode = find_mode(x, y, log_prior)
+    again = evidence_precision(curvature(mode.theta, x, y, log_prior), mode.theta)
+    assert math.log(mode.prior_precision) == pytest.approx(math.log(again), abs=0.02)
+    assert math.log(mode.prior_precision) > 0
+
+
+def test_the_scale_settles_in_small_samples(one_scale):
+    gaps = []
+    for seed in range(30):
+        x, y, log_prior = late_positions(seed, 300, 3, 6, 2, 20, 1.0)
+        if torch.isinf(log_prior).any():
+            continue
+        mode = find_mode(x, y, log_prior)
+        again = evidence_precision(curvature(mode.theta, x, y, log_prior), mode.theta)
+        gaps.append(abs(math.log(mode.prior_precision / again)))
+    assert len(gaps) > 20
+    assert max(gaps) < 0.1
+
+
+@pytest.mark.parametrize("scale", [1.0, 5.0, 30.0, 1000.0])
+@pytest.mark.parametrize("n", [3000, 12_000])
+def test_the_spread_along_a_feature_set_in_few_rows_is_that_at_the_mode(n, scale):
+    """All four rows are of one class: each step towards the far mode shrinks the curvature e-fold."""
+    rng = np.random.default_rng(0)
+    a, z = rng.normal(size=n), np.zeros(n)
+    z[:4] = 1
+    y = torch.from_numpy((rng.random(n) < 1 / (1 + np.exp(-a))).astype(np.int64))
+    y[:4] = 1
+    x = with_intercept(torch.from_numpy(np.stack([a, (z - z.mean()) / z.std()], 1)))
+    log_prior = (torch.bincount(y).double() / n).log()
+    mode = find_mode(x, y, log_prior, scale**-2)
+    theta = mode.theta
+    for _ in range(60):
+        local, weight = curvature(theta, x, y, log_prior), penalty(theta, scale**-2)
+        slope = local.gradient.reshape(-1) - weight @ theta.reshape(-1)
+        theta = theta + torch.linalg.solve(local.precision + weight, slope).reshape(theta.shape)
+    right = torch.linalg.inv(local.precision + weight)[1, 1]
+    assert float((torch.linalg.inv(mode.precision)[1, 1] / right).sqrt()) == pytest.approx(1, abs=0.03)

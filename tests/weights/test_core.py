@@ -19,6 +19,7 @@ from causal_attn.weights import (
     stabilised_log_weights,
     support_deficit,
 )
+from causal_attn.weights.recalibration import recalibrated
 
 quick = settings(deadline=None, max_examples=40)
 P = torch.tensor([[0.30, 0.10], [0.15, 0.45]], dtype=torch.float64)  # axes [y, m]
@@ -271,8 +272,40 @@ def test_the_interval_is_clopper_and_pearsons(n_classes):
         for k, p in enumerate(prior)
     ]
     expected = (prior.numpy()[:, None] * np.array(parts)).sum(0)
-    got = support_deficit(log_prob, y, prior)
+    got = support_deficit(log_prob, y, prior, recalibrate=False)
     np.testing.assert_allclose([got.estimate, got.low, got.high], expected, atol=1e-12)
+
+
+@pytest.mark.parametrize("factor", [0.5, 0.9, 1.25, 3.0])
+@pytest.mark.parametrize("n_classes", [2, 3, 6])
+def test_a_factor_on_the_logits_changes_nothing(n_classes, factor):
+    rng = np.random.default_rng(n_classes)
+    logits = torch.from_numpy(rng.normal(size=(600, n_classes)) * 2)
+    log_prob = logits.log_softmax(-1)
+    y = torch.distributions.Categorical(logits=log_prob).sample()
+    prior = torch.bincount(y, minlength=n_classes).double() / len(y)
+    one, other = (support_deficit(p, y, prior) for p in (log_prob, (factor * log_prob).log_softmax(-1)))
+    np.testing.assert_allclose(
+        [one.estimate, one.low, one.high], [other.estimate, other.low, other.high], atol=3e-3
+    )  # a tie of rounding may split
+    if n_classes > 2 and factor in (0.5, 3.0):
+        raw = support_deficit((factor * log_prob).log_softmax(-1), y, prior, recalibrate=False)
+        assert raw.estimate != pytest.approx(one.estimate, abs=1e-4)
+
+
+def test_recalibration_finds_the_factor_and_leaves_its_input_alone():
+    rng = np.random.default_rng(0)
+    log_prob = torch.from_numpy(rng.normal(size=(20_000, 4)) * 1.5).log_softmax(-1)
+    y = torch.distributions.Categorical(logits=log_prob).sample()
+    stretched = (2.5 * log_prob).log_softmax(-1)
+    before = stretched.clone()
+    torch.testing.assert_close(recalibrated(stretched, y), log_prob, atol=0.25, rtol=0.03)
+    assert torch.equal(stretched, before)
+    noise = torch.from_numpy(rng.normal(size=(500, 3))).log_softmax(-1)
+    labels = noise.argmin(-1)  # the logits say the opposite: their order is kept
+    assert torch.equal(recalibrated(noise, labels), noise)
+    certain = torch.eye(3).double().log()[torch.arange(90) % 3]
+    assert torch.isfinite(recalibrated(certain, torch.arange(90) % 3)).all()
 
 
 @pytest.mark.parametrize("factor", [1.0, 1.1, 1.3])
@@ -436,7 +469,7 @@ def test_to_arviz_has_the_groups_and_dims_of_the_interface():
         w = log_w.exp()[:, index]
         got = posterior[name][0] if name == "ess" else posterior[name][0, :, 1]
         np.testing.assert_allclose(got, w.sum(1) ** 2 / (w**2).sum(1), rtol=1e-4)
-    deficits = [support_deficit(lp, weights.y, weights.prior).estimate for lp in log_prob]
+    deficits = [support_deficit(lp, weights.y, weights.prior, recalibrate=False).estimate for lp in log_prob]
     np.testing.assert_allclose(posterior.support_deficit[0], deficits)
     assert len(az.summary(data, var_names=["ess", "mean_weight"])) == 2
 
