@@ -1,0 +1,44 @@
+"""The benchmark script runs, part by part, at its quick sizes. Nothing here asserts a time."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "shortcut.py"
+
+
+@pytest.fixture(scope="module")
+def script() -> Iterator[ModuleType]:
+    spec = importlib.util.spec_from_file_location("shortcut_benchmark", SCRIPT)
+    assert spec is not None
+    assert spec.loader is not None
+    monkeypatch = pytest.MonkeyPatch()
+    monkeypatch.syspath_prepend(str(SCRIPT.parent))  # as `python benchmarks/shortcut.py` has it
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    yield module
+    monkeypatch.undo()
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("part", ["verdict", "reliance", "encoding", "metrics"])
+def test_part_prints_a_table(script, part, tmp_path, capsys):
+    out, raw = tmp_path / "out.md", tmp_path / "raw.json"
+    script.main(["--part", part, "--quick", "--out", str(out), "--raw", str(raw)])
+    text = out.read_text(encoding="utf-8")
+    assert f"## {part}\n" in text
+    assert "| --- |" in text
+    assert f"## {part}\n" in capsys.readouterr().out
+    if part == "verdict":
+        found = json.loads(raw.read_text(encoding="utf-8"))
+        assert len(found) == 2
+        assert sum(name.startswith("faithful") for name in found[0]) == 4
+        assert sum(name.startswith("shortcut") for name in found[0]) == 2
