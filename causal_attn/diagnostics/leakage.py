@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from scipy.stats import norm, t
 from sklearn.metrics import roc_auc_score
 from torch import Tensor
 from tqdm.auto import tqdm
@@ -49,6 +50,7 @@ class LeakageTest:
         bits_interval, auc_interval: 95% bootstrap intervals over rows.
         n_permutations: how many.
         log_prob: held-out log P(k|m), nats, shape (n, K).
+        auc_per_class: of each class against the rest, (K,): where one class alone leaks, the mean hides it.
     """
 
     bits: float
@@ -58,6 +60,7 @@ class LeakageTest:
     auc_interval: tuple[float, float]
     n_permutations: int
     log_prob: Tensor
+    auc_per_class: tuple[float, ...] = ()
 
     def __repr__(self) -> str:
         low, high = self.auc_interval
@@ -87,7 +90,8 @@ def leakage_test(sample: MaskSample, n_permutations: int = 200, seed: int = 0, p
     p_value = float((loss[1:] <= loss[0]).sum() + 1) / (n_permutations + 1) if n_permutations else float("nan")
     bits, auc = _bits(log_prob, sample.y, sample.prior), macro_auc(log_prob, sample.y)
     intervals = _bootstrap(log_prob, sample.y, rng)
-    return LeakageTest(bits, auc, p_value, intervals[0], intervals[1], n_permutations, log_prob)
+    each = auc_by_class(log_prob, sample.y)
+    return LeakageTest(bits, auc, p_value, intervals[0], intervals[1], n_permutations, log_prob, each)
 
 
 def _permutations(y: np.ndarray, fold: np.ndarray, n: int, rng: np.random.Generator) -> np.ndarray:
@@ -113,6 +117,13 @@ def macro_auc(log_prob: Tensor, y: Tensor) -> float:
     return float(np.mean([roc_auc_score(labels == k, scores[:, k]) for k in np.unique(labels)]))
 
 
+def auc_by_class(log_prob: Tensor, y: Tensor) -> tuple[float, ...]:
+    """Area under the ROC curve of each class against the rest, probability; NaN for an absent class."""
+    scores, labels = log_prob.exp().numpy(), y.numpy()
+    hits = [labels == k for k in range(scores.shape[1])]
+    return tuple(float(roc_auc_score(h, s)) if 0 < h.sum() < len(h) else float("nan") for h, s in zip(hits, scores.T))
+
+
 def _bootstrap(
     log_prob: Tensor, y: Tensor, rng: np.random.Generator
 ) -> tuple[tuple[float, float], tuple[float, float]]:
@@ -127,7 +138,23 @@ def _bootstrap(
         rows = torch.from_numpy(picks)
         bits.append(_bits(log_prob[rows], y[rows], prior))
         aucs.append(_fast_auc(log_prob[rows], y[rows]))
-    return percentile_interval(bits), percentile_interval(aucs)
+    few = int(sizes[sizes > 0].min())
+    return (
+        _widened(_bits(log_prob, y, prior), percentile_interval(bits), few, -np.inf, np.inf),
+        _widened(macro_auc(log_prob, y), percentile_interval(aucs), few, 0.0, 1.0),
+    )
+
+
+def _widened(
+    point: float, interval: tuple[float, float], few: int, least: float, most: float
+) -> tuple[float, float]:  # fmt: skip
+    """An interval for as few rows as the rarest class has: resampling them understates their spread.
+
+    Both arms grow by sqrt(m/(m − 1)) and by Student's t of m − 1 degrees of freedom over the normal quantile.
+    """
+    factor = np.sqrt(few / (few - 1)) * t.ppf(0.975, few - 1) / norm.ppf(0.975)
+    low, high = (point + factor * (end - point) for end in interval)
+    return max(least, float(low)), min(most, float(high))
 
 
 def _fast_auc(log_prob: Tensor, y: Tensor) -> float:

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from causal_attn.selection.prior import ClassPrior, Precision, penalty
+from causal_attn.selection.prior import ClassPrior, Prior, base_of, penalty
 from causal_attn.selection.response import contrasts
 
 MIN_GAIN = 0.3
@@ -24,33 +24,48 @@ MIN_GAIN = 0.3
 LOG_VARIANCES = torch.linspace(-16.0, 6.0, 221, dtype=torch.float64)
 
 
-def wider_class(
-    curvature: Tensor, theta: Tensor, base: Precision, extra: Tensor, groups: Tensor | None
+def wider_classes(
+    curvature: Tensor, theta: Tensor, prior: Prior, groups: Tensor | None, n_classes: int
 ) -> ClassPrior | None:  # fmt: skip
-    """The prior with the one class scale changed that the evidence asks for most; None where none gains MIN_GAIN.
+    """The prior with the class scales that the evidence of the quadratic at θ asks for; None where it asks for none.
+
+    One scale is changed after the other, the one that gains most first, until none gains MIN_GAIN.
 
     Args:
         curvature: of the log-likelihood at θ, shape (P, P).
-        theta: the mode under the present prior, shape (d+1, J).
-        base: λ.
-        extra: the present t², shape (d, K).
+        theta: the mode under `prior`, shape (d+1, J).
+        prior: the present one.
         groups: the group of each feature, shape (d,); None: one group.
+        n_classes: K.
     """
     d = len(theta) - 1
-    lam = torch.as_tensor(base, dtype=theta.dtype).expand(d)
+    base = torch.as_tensor(base_of(prior), dtype=theta.dtype).expand(d)
+    present = prior if isinstance(prior, ClassPrior) else ClassPrior(base, theta.new_zeros(d, n_classes))
     group_of = torch.zeros(d, dtype=torch.long) if groups is None else groups
-    present = ClassPrior(lam, extra)
     linear = (curvature + penalty(theta, present)) @ theta.reshape(-1)  # at the mode the gradient is Λθ
+    start = present
+    for _ in range(2 * n_classes * len(group_of.unique())):
+        wider = _widest(curvature, linear, theta, present, group_of)
+        if wider is None:
+            break
+        present = wider
+    return None if present is start else present
+
+
+def _widest(
+    curvature: Tensor, linear: Tensor, theta: Tensor, present: ClassPrior, group_of: Tensor
+) -> ClassPrior | None:  # fmt: skip
+    """The prior with the one class scale changed that gains most; None where none gains MIN_GAIN."""
     best, found = MIN_GAIN, None
     for without, group, k in _coordinates(present, group_of):
         gain = _gains(curvature, linear, theta, without, group, k)
         top = int(gain.argmax())
-        here = float(extra[group, k][0])
+        here = float(present.extra[group, k][0])
         now = 0.0 if here == 0 else float(_at(LOG_VARIANCES, gain, here))
         if float(gain[top]) - now > best:
             best, changed = float(gain[top]) - now, without.extra.clone()
             changed[group, k] = float(LOG_VARIANCES[top].exp())
-            found = ClassPrior(lam, changed)
+            found = ClassPrior(present.base, changed)
     return found
 
 

@@ -26,7 +26,7 @@ def assign_folds(sample: MaskSample, folds: int, seed: int) -> Tensor:
         raise InputError(f"folds: expected at most the number of rows, {sample.n}, got {folds}")
     if (counts < 2).any():
         k = int((counts < 2).nonzero()[0])
-        where = f" (row {int((sample.y == k).nonzero()[0])})" if counts[k] else ""
+        where = f" (row {int((sample.y == k).nonzero()[0])})" if counts[k] else "; classes are numbered from 0"
         raise InputError(f"y: expected at least 2 rows of every class, class {k} has {int(counts[k])}{where}")
     if sample.groups is not None:
         return _grouped(sample, folds, seed)

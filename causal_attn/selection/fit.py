@@ -145,6 +145,9 @@ class SelectionFit:
     def weights(self, target_prior: Any = None, n_draws: int = N_DRAWS) -> Weights:
         """Cross-fitted weights P(y)/P(y|m), or q(y)/P(y|m) for a target prior q, with up to `n_draws` draws.
 
+        q is `target_prior`; None: the model's own `prior`; without one, the rows' shares. Large weights that a target
+        asks for are no support deficit, see `Weights.deficit`.
+
         With the permutation estimator and x-features they are P(x,y)P(m)/P(x,y,m): M independent of (X, Y).
 
         Warns:
@@ -166,7 +169,8 @@ class SelectionFit:
         y = self.sample.y
         own = self._held_out.gather(-1, y[:, None])[:, 0]
         log_w = stabilised_log_weights(target.log()[y], own)
-        record = () if target_prior is None else (f"target prior {np.round(target.numpy(), 4).tolist()}",)
+        stated = target_prior is not None or self.config.prior is not None
+        record = (f"target prior {np.round(target.numpy(), 4).tolist()}",) if stated else ()
         source = partial(self._fold_draws, n_draws) if n_draws else None
         return Weights(
             log_w, y, target, self._held_out, self.fold, self.config.tau, record, draw_source=source, n_draws=n_draws

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from causal_attn.errors import NotEstimableError
-from causal_attn.selection.class_scales import wider_class
+from causal_attn.selection.class_scales import wider_classes
 from causal_attn.selection.kronecker import KroneckerFactor, Rows, kronecker_mode
 from causal_attn.selection.prior import (
     ClassPrior,
@@ -53,6 +53,8 @@ quadratic model far from the mode can send λ to the end of its range, and the t
 STALE, STALE_OF_FEW, FEW, MAX_ROUNDS = 0.03, 0.003, 20, 8
 """Relative change of the curvature, of any class along any feature, above which it is summed again where the search
 ends, also of a class with fewer than FEW rows' curvature per feature; and how often λ may be found anew there."""
+CLASS_ROUNDS = 4
+"""How often class scales are looked for, each time at the mode that the ones before led to."""
 MAX_DENSE = 2000
 """Parameters up to which the curvature is a matrix; beyond, `kronecker` does the same without one."""
 FIRST_PRECISION = 10.0
@@ -230,17 +232,13 @@ def find_mode(
 
 
 def _with_wider_classes(mode: Mode, rows: Rows, enough: float, groups: Tensor | None) -> Mode:
-    """The mode with the class scales that the evidence asks for, one after the other."""
-    n_groups = 1 if groups is None else len(groups.unique())
-    extra = mode.theta.new_zeros(len(mode.theta) - 1, len(rows[2]))
-    base = base_of(mode.prior_precision)
-    for _ in range(2 * n_groups * len(rows[2])):
+    """The mode with the class scales that the evidence asks for, asked again at the mode that they lead to."""
+    for _ in range(CLASS_ROUNDS):
         assert isinstance(mode.precision, Tensor)
         bend = mode.precision - penalty(mode.theta, mode.prior_precision)
-        wider = wider_class(bend, mode.theta, base, extra, groups)
+        wider = wider_classes(bend, mode.theta, mode.prior_precision, groups, len(rows[2]))
         if wider is None:
-            return mode
-        extra = wider.extra
+            break
         steps = mode.n_steps
         mode = _search(rows, wider, mode, enough, groups)
         mode = replace(mode, n_steps=mode.n_steps + steps)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from causal_attn.data.checks import seed_of, whole
@@ -52,6 +53,9 @@ class Diagnosis:
         """The conclusion in a few sentences."""
         leak = self.leakage
         told = f"{leak.bits + 0.0:.3f} bits, AUC {leak.auc:.3f}, p {leak.p_value:.3f}"
+        if self.sample.n_classes > 2:
+            most = int(np.nanargmax(leak.auc_per_class))
+            told += f"; most of {self.class_names[most]}, AUC {leak.auc_per_class[most]:.3f} against the rest"
         parts = [f"No leakage found ({told})."]
         if leak.p_value <= 0.05:
             parts = [
@@ -115,10 +119,14 @@ class Diagnosis:
         leak = self.leakage
         return {
             "version": 1, "n": self.sample.n, "positions": self.sample.T, "classes": list(self.class_names),
-            "leakage_bits": leak.bits, "leakage_auc": leak.auc, "p_value": finite(leak.p_value),
+            "leakage_bits": leak.bits, "leakage_auc": leak.auc,
+            "leakage_auc_per_class": [finite(v) for v in leak.auc_per_class], "p_value": finite(leak.p_value),
             "support_deficit": finite(self.weights.support_deficit), "mean_weight": self.weights.mean,
             "calibration_residual": self.weights.calibration_residual, "ess": self.weights.ess,
-            "ess_per_class": self.weights.ess_per_class.tolist(), "largest_share": self.weights.largest_share,
+            "ess_per_class": self.weights.ess_per_class.tolist(),
+            "class_shares": self.weights.class_shares.tolist(),
+            "support_deficit_per_class": [[finite(v) for v in one] for one in self.weights.deficit.per_class],
+            "largest_share": self.weights.largest_share,
             "khat": finite(self.weights.khat), "entropy_nats": self.weights.entropy,
             "intervals": {
                 "leakage_bits": list(leak.bits_interval), "leakage_auc": list(leak.auc_interval),
@@ -148,7 +156,8 @@ def diagnose(
     """
     if not isinstance(sample, MaskSample):
         raise InputError(f"sample: expected a MaskSample, got {type(sample).__name__}")
-    names = tuple(str(k) for k in range(sample.n_classes)) if class_names is None else tuple(class_names)
+    names = tuple(range(sample.n_classes)) if class_names is None else tuple(class_names)
+    names = tuple(f"class {name}" if str(name).isdigit() else str(name) for name in names)  # "2 has 16" would mislead
     if len(names) != sample.n_classes:
         raise InputError(f"class_names: expected {sample.n_classes}, got {len(names)}")
     n_permutations, seed = whole(n_permutations, "n_permutations", 1), seed_of(seed)

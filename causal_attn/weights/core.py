@@ -170,6 +170,12 @@ class Weights:
         )
 
     @cached_property
+    def class_shares(self) -> Tensor:
+        """Each class's share of the weights, Σ_{y_i=k} w_i / Σ_i w_i, shape (K,): Q(k) where all of Q is seen."""
+        share = self.log_w.softmax(0)
+        return torch.zeros(len(self.prior), dtype=share.dtype).index_add_(0, self.y, share)
+
+    @cached_property
     def largest_share(self) -> float:
         """The largest weight's share of the sum, probability."""
         return float((self.log_w.max() - self.log_w.logsumexp(0)).exp())

@@ -24,17 +24,25 @@ SAME_SCORE = 1e-6
 
 @dataclass(frozen=True)
 class SupportDeficit:
-    """D_τ: the Q-mass that would need weights above τ, with its interval, in probability."""
+    """D_τ: the Q-mass that would need weights above τ, with its interval, in probability.
+
+    `per_class` holds the same of each class's own part of Q, (estimate, low, high) by class: where a rare class is
+    given away, D is small, and its own part is nearly all. Empty where it is not known.
+    """
 
     estimate: float
     low: float
     high: float
+    per_class: tuple[tuple[float, float, float], ...] = ()
 
 
 def support_deficit(
     log_prob: Tensor, y: Tensor, prior: Tensor, tau: float = 10.0, level: float = 0.95, recalibrate: bool = True
 ) -> SupportDeficit:
-    r"""D_τ = Σ_k P(k) · mass of the masks where P(k|m) ≤ P(k)/τ, by rank inversion.
+    r"""D_τ = Σ_k Q(k) · mass of the masks where P(k|m) ≤ P(k)/τ, by rank inversion.
+
+    P(k) are the rows' shares, and Q(k) too unless another target is stated: a target that asks for other classes makes
+    weights large, but that is no lack of support.
 
     The classifier serves to *rank* rows only: among the n_t rows of lowest r(k|m), x_t are of class k. With b = P(k)/τ,
 
@@ -52,7 +60,7 @@ def support_deficit(
     Args:
         log_prob: log r(k | m_i) from models that did not see row i, shape (n, K).
         y: classes, shape (n,).
-        prior: P(k), shape (K,).
+        prior: Q(k), shape (K,).
         tau: a weight above this counts as out of reach.
         level: of the interval.
         recalibrate: whether to, with more than two classes; see `recalibration`.
@@ -62,10 +70,17 @@ def support_deficit(
     """
     ranked = recalibrated(log_prob, y) if recalibrate and len(prior) > 2 else log_prob
     masses = [
-        rank_inversion(ranked[:, k], y == k, float(p) / tau, (1 - level) / len(prior)) for k, p in enumerate(prior)
+        rank_inversion(ranked[:, k], y == k, share / tau, (1 - level) / len(prior))
+        for k, share in enumerate(_shares(y, len(prior)))
     ]
     total = (prior.double()[:, None] * torch.tensor(masses, dtype=torch.float64)).sum(0)
-    return SupportDeficit(*(float(v) for v in total))
+    estimate, low, high = (float(v) for v in total)
+    return SupportDeficit(estimate, low, high, tuple(masses))
+
+
+def _shares(y: Tensor, n_classes: int) -> list[float]:
+    """P(k) of the rows."""
+    return [float(v) for v in torch.bincount(y, minlength=n_classes).double() / len(y)]
 
 
 def rank_inversion(score: Tensor, hit: Tensor, bound: float, alpha: float) -> tuple[float, float, float]:
@@ -137,7 +152,7 @@ def _share_limit(count: float, n: int, alpha: float) -> float:
 def deficit_point(log_prob: Tensor, y: Tensor, prior: Tensor, tau: float) -> float:
     """The estimate of `support_deficit` alone, without the limits."""
     total = 0.0
-    for k, p in enumerate(prior.tolist()):
+    for k, (p, share) in enumerate(zip(prior.tolist(), _shares(y, len(prior)))):
         x, n_t = _cumulated_hits(log_prob[:, k], y == k)
-        total += p * float(n_t[_least_excess(x - p / tau * n_t)]) / len(y)
+        total += p * float(n_t[_least_excess(x - share / tau * n_t)]) / len(y)
     return total

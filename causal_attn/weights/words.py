@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 LARGE, PARTIAL, SMALL = 0.25, 0.02, 0.1
 """Lower ends of the support deficit above which weighting cannot repair, or repairs a part; and an upper end below
 which support is called good."""
+SHORT = 0.5
+"""A class whose share under the weights is below this part of Q's is named."""
 NEAR_ONE = 0.95
 NEARLY_EQUAL = 0.95
 """Share of rows that count, above which no tail matters, whatever its shape."""
@@ -116,14 +118,27 @@ def in_words(weights: Weights, names: Sequence[str] | None = None) -> str:
         counts = [(labels[k], float(weights.ess_per_class[k])) for k in worn[:3]]
         said = ", ".join(f"{label} counts as {ess:.0f} row{'' if round(ess) == 1 else 's'}" for label, ess in counts)
         parts.append(f"Few effective rows: {said}{' and others' if len(worn) > 3 else ''}.")
+    parts += _of_shares(weights, labels)
     if weights.record:
         parts.append("Changed: " + "; ".join(weights.record) + ".")
     return " ".join(parts)
 
 
+def _of_shares(weights: Weights, labels: Sequence[str]) -> list[str]:
+    """Classes that the weights give less than half of what Q has of them."""
+    achieved = weights.class_shares
+    short = [k for k, (a, q) in enumerate(zip(achieved.tolist(), weights.prior.tolist())) if a < SHORT * q]
+    if not short:
+        return []
+    said = ", ".join(f"{labels[k]} {float(achieved[k]):.1%} for {float(weights.prior[k]):.1%}" for k in short[:3])
+    more = " and others" if len(short) > 3 else ""
+    return [f"Under the weights classes do not have the shares that Q has: {said}{more}."]
+
+
 def _of_support(weights: Weights, labels: Sequence[str]) -> str:
     low, high = weights.support_deficit_interval
     deficit, tau = weights.support_deficit, weights.tau
+    own = weights.deficit.per_class
     if np.isnan(low):
         return "Support deficit unknown: give log_prob (n, K) with more than two classes."
     if low > LARGE:
@@ -132,6 +147,14 @@ def _of_support(weights: Weights, labels: Sequence[str]) -> str:
         return (
             f"{sure}{deficit:.0%} of Q [{low:.0%}, {high:.0%}] would need weights above {tau:g}; "
             "weighting cannot repair this. Use random attention pretraining or exploration."
+        )
+    lost = [k for k, (_, least, _) in enumerate(own) if least > LARGE]
+    if lost:
+        said = "; ".join(f"{labels[k]} {own[k][0]:.0%} [{own[k][1]:.0%}, {own[k][2]:.0%}]" for k in lost[:3])
+        return (
+            f"Classes that the mask gives away, with how much of their own part of Q would need weights above {tau:g}: "
+            f"{said}{' and others' if len(lost) > 3 else ''}; {deficit:.1%} of Q in all. Weighting cannot repair that. "
+            "Use random attention pretraining or exploration."
         )
     if low > PARTIAL:
         return (
@@ -142,6 +165,13 @@ def _of_support(weights: Weights, labels: Sequence[str]) -> str:
     rare = [f"{label} has {n}" for label, n in zip(labels, rows) if n < ENOUGH_ROWS]
     if high <= SMALL and rare:
         return f"Too few rows to judge support: {', '.join(rare[:3])}{' and others' if len(rare) > 3 else ''}."
+    unsure = [k for k, (point, _, _) in enumerate(own) if point > LARGE]
+    if high <= SMALL and unsure:
+        said = "; ".join(f"{labels[k]} {own[k][0]:.0%} [{own[k][1]:.0%}, {own[k][2]:.0%}]" for k in unsure[:3])
+        return (
+            f"Support is uncertain for single classes, of whose own part of Q would need weights above {tau:g}: "
+            f"{said}; more rows would tell."
+        )
     if high <= SMALL:
         return (
             f"Support is good as far as this model ranks the masks: at most {high:.1%} of Q would need weights "

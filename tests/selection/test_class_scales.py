@@ -9,7 +9,7 @@ import torch
 from causal_attn.data.worlds import Logistic, Null
 from causal_attn.masks import MaskSample
 from causal_attn.selection import SelectionFit, SelectionModel, class_scales
-from causal_attn.selection.class_scales import LOG_VARIANCES, wider_class
+from causal_attn.selection.class_scales import LOG_VARIANCES, wider_classes
 from causal_attn.selection.gaussian import log_joint
 from causal_attn.selection.newton import curvature, find_mode
 from causal_attn.selection.prior import (
@@ -80,7 +80,7 @@ def test_at_the_end_no_class_asks_for_more():
     slope = exact.gradient.reshape(-1) - penalty(mode.theta, mode.prior_precision) @ mode.theta.reshape(-1)
     assert slope.abs().max() < 1e-3
     prior = mode.prior_precision
-    assert wider_class(exact.precision, mode.theta, prior.base, prior.extra, None) is None
+    assert wider_classes(exact.precision, mode.theta, prior, None, 3) is None
 
 
 def test_two_classes_have_one_contrast_and_need_none():

@@ -42,7 +42,7 @@ def test_the_mode_is_the_one_found_with_a_matrix(world, weighted, monkeypatch):
 def test_scales_of_groups_are_those_of_the_evidence(monkeypatch):
     """MacKay's fixed point drops how the curvature moves with λ, as the quadratic model does; they agree closely."""
     x, y, log_prior, groups = rows(WORLDS[0], 1500)
-    monkeypatch.setattr(newton, "wider_class", lambda *_: None)
+    monkeypatch.setattr(newton, "wider_classes", lambda *_: None)
     dense = find_mode(x, y, log_prior, groups=groups)
     monkeypatch.setattr(newton, "MAX_DENSE", 0)
     found = find_mode(x, y, log_prior, groups=groups)  # which gives no class a scale of its own

@@ -21,7 +21,7 @@ from causal_attn.selection.response import linear_log_prob, with_intercept
 @pytest.fixture
 def one_scale(monkeypatch):
     """No class gets a scale of its own, which would come on top of the λ in question."""
-    monkeypatch.setattr(newton, "wider_class", lambda *_: None)
+    monkeypatch.setattr(newton, "wider_classes", lambda *_: None)
 
 
 def problem(k, n=80, d=3, strength=1.0, seed=0):

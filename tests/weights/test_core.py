@@ -595,3 +595,62 @@ def test_words_call_classes_by_name_and_do_not_judge_support_by_three_rows():
     with pytest.raises(InputError, match="class_names: expected 2, got 1"):
         weights.summary(["ham"])
     assert "too few" not in weights_of(Gaussian(n_classes=3), 500, 0).words.lower()
+
+
+def given_away(share=0.04, n=3000, seed=0):
+    """Two classes that the mask does not tell apart, and a rare one that it gives away: (weights, y)."""
+    rng = np.random.default_rng(seed)
+    y = rng.choice(3, n, p=[(1 - share) / 2, (1 - share) / 2, share])
+    log_prob = np.full((n, 3), -12.0)
+    log_prob[y < 2, :2] = np.log(0.5)
+    log_prob[y == 2, 2] = 0.0
+    log_prob = torch.from_numpy(log_prob).log_softmax(-1)
+    shares = torch.bincount(torch.from_numpy(y)).double() / n
+    log_w = shares.log()[y] - log_prob[torch.arange(n), y]
+    return Weights.from_log(log_w, y, log_prob=log_prob), y
+
+
+def test_a_rare_class_that_is_given_away_is_named_though_it_is_little_of_q():
+    weights, _ = given_away()
+    assert weights.support_deficit < 0.1  # about 2π(1 − π): small for any rare class
+    estimate, low, high = weights.deficit.per_class[2]
+    assert estimate == pytest.approx(0.96, abs=0.02)
+    assert low > 0.25
+    assert estimate <= high
+    words = weights.summary(["a", "b", "rare"]).attrs["words"]
+    assert "rare 96%" in words
+    assert "cannot repair" in words
+    assert "Support is good" not in words
+    assert float(weights.class_shares[2]) < 0.01
+    assert "classes do not have the shares that Q has: rare 0." in words
+
+
+def test_with_few_rows_of_such_a_class_support_is_uncertain_not_good():
+    weights, _ = given_away(share=0.015, n=2100)
+    words = weights.words
+    assert "Support is good" not in words
+    assert any(said in words for said in ("uncertain", "gives away", "Too few rows"))
+
+
+def test_a_target_that_asks_for_other_classes_is_no_lack_of_support():
+    world = Null(n_classes=3, n_positions=4, prior=[0.48, 0.48, 0.04])
+    sample = world.sample(3000, 0)
+    log_prob, q = world.log_prob(sample.masks), torch.tensor([0.1, 0.1, 0.8])
+    log_w = q.log()[sample.y] - log_prob[torch.arange(3000), sample.y]
+    weights = Weights.from_log(log_w, sample.y, log_prob=log_prob, prior=q)
+    assert float(weights.log_w.exp().max()) == pytest.approx(20)
+    assert weights.support_deficit == 0
+    assert weights.support_deficit_interval[0] == 0
+    assert "cannot repair" not in weights.words
+    torch.testing.assert_close(weights.class_shares, q, atol=0.05, rtol=0)
+
+
+def test_deficit_of_a_target_weighs_the_classes_by_it():
+    weights, y = given_away()
+    q = torch.tensor([0.2, 0.2, 0.6])
+    other = Weights.from_log(
+        weights.log_w + (q / weights.prior).log()[torch.from_numpy(y)], y, log_prob=weights.log_prob, prior=q
+    )
+    per_class = torch.tensor([one[0] for one in weights.deficit.per_class])
+    assert other.deficit.per_class == weights.deficit.per_class
+    assert other.support_deficit == pytest.approx(float(q @ per_class))
