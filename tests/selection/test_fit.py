@@ -12,7 +12,7 @@ from sklearn.metrics import roc_auc_score
 from causal_attn.data.worlds import Concentration, DeterministicLeak, Ends, Gaussian, Logistic, Null, Tabular
 from causal_attn.errors import InputError, SupportWarning
 from causal_attn.masks import MaskSample, centred_log_ratio
-from causal_attn.selection import SelectionModel
+from causal_attn.selection import SelectionModel, network, sampling
 from causal_attn.selection import estimator as estimator_module
 
 
@@ -167,6 +167,14 @@ MODELS = {
 }
 
 
+@pytest.fixture
+def few_steps(monkeypatch):
+    """What is tested is which rows a fit saw, not how well it learnt from them."""
+    monkeypatch.setattr(sampling, "SVI_STEPS", 100)
+    monkeypatch.setattr(network, "STEPS", 100)
+
+
+@pytest.mark.usefixtures("few_steps")
 @pytest.mark.parametrize("name", MODELS)
 def test_a_rows_own_label_does_not_touch_its_weight(monkeypatch, name):
     y = np.array([2] + [i % 2 for i in range(1, 120)])
@@ -197,6 +205,7 @@ def weighted_shares(weights):
     return torch.stack([w[weights.y == k].sum() / w.sum() for k in range(int(weights.y.max()) + 1)])
 
 
+@pytest.mark.usefixtures("few_steps")
 @pytest.mark.parametrize("response", ["linear", "mlp"])
 def test_a_stated_prior_asks_for_other_classes_and_leaves_the_law_of_the_rows_alone(response):
     world = Logistic(n_classes=3, n_positions=5, strength=0.7, intercept=[0.0, -1.0, -2.5])
