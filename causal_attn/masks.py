@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import pandas as pd
 import torch
 from torch import Tensor
 
@@ -32,14 +33,36 @@ N_FROM_END = 8
 
 def as_tensor(values: Any, name: str) -> Tensor:
     """A new tensor of `values` (NumPy, PyTorch or nested lists); the input is never written to or shared."""
+    if isinstance(values, Tensor) and values.layout != torch.strided:
+        raise InputError(f"{name}: expected a dense tensor, got {values.layout}")
     if np.ma.isMaskedArray(values) and np.ma.getmaskarray(values).any():
         raise InputError(f"{name}: expected an array without masked entries")
     try:
         if isinstance(values, Tensor):
             return values.detach().cpu().clone().contiguous()
-        return torch.tensor(np.array(values))
+        array = np.array(values)
+        if array.dtype == object:  # a pandas column of strings, None among numbers, rows of different lengths
+            raise InputError(f"{name}: expected an array of numbers, {_odd_entry(array)}")
+        return torch.tensor(array)
     except (TypeError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
         raise InputError(f"{name}: expected an array of numbers, got {type(values).__name__} ({error})") from error
+
+
+def _odd_entry(array: np.ndarray) -> str:
+    """The first entry of an object array that is no number."""
+    for row, value in enumerate(array.ravel() if array.ndim else [array.item()]):
+        if isinstance(value, bool) or not isinstance(value, (int, float, np.number)):
+            return f"entry {row} is {value!r:.60}"
+    return "got numbers of several kinds as objects; give one dtype"
+
+
+def real(values: Tensor, name: str) -> Tensor:
+    """`values`, unless they are complex: their imaginary parts would be dropped."""
+    if values.is_complex():
+        raise InputError(f"{name}: expected real numbers, got {values.dtype}")
+    return values
 
 
 def first_row(bad: Tensor) -> int:
@@ -322,7 +345,7 @@ def _check_rows(masks: Tensor, valid: Tensor, kind: Kind, tolerance: float) -> N
 def _checked_x_features(values: Any, n: int) -> Tensor | None:
     if values is None:
         return None
-    features = as_tensor(values, "x_features").double()
+    features = real(as_tensor(values, "x_features"), "x_features").double()
     if features.ndim != 2 or len(features) != n:
         raise InputError(f"x_features: expected shape ({n}, p), got {tuple(features.shape)}")
     bad = ~torch.isfinite(features)
@@ -338,6 +361,12 @@ def _checked_groups(values: Any, n: int) -> Tensor | None:
     ids = np.asarray(values)
     if ids.shape != (n,):
         raise InputError(f"groups: expected shape ({n},), got {ids.shape}")
+    missing = pd.isna(ids) if ids.dtype != object else np.array([pd.isna(v) is True for v in ids])
+    if missing.any():
+        raise InputError(f"groups: expected an id for every row, row {int(np.flatnonzero(missing)[0])} has none")
+    kinds = {isinstance(v, str) for v in values} if isinstance(values, (list, tuple)) else set()
+    if len(kinds) > 1:
+        raise InputError("groups: expected ids of one kind, got numbers and strings")
     return torch.from_numpy(np.unique(ids, return_inverse=True)[1].astype(np.int64))
 
 
@@ -482,7 +511,8 @@ class FeatureMap:
 
     @staticmethod
     def _checked(raw: Any, n: int) -> Tensor:
-        features = as_tensor(raw, "features").to(torch.float64, copy=True)  # standardised in place: not the user's own
+        given = real(as_tensor(raw, "features"), "features")
+        features = given.to(torch.float64, copy=True)  # standardised in place: not the user's own
         if features.ndim != 2 or len(features) != n:
             raise InputError(f"features: expected the callable to return ({n}, d), got {tuple(features.shape)}")
         if not torch.isfinite(features).all():

@@ -31,7 +31,10 @@ def whole_file(path: str | Path) -> Iterator[Path]:
         raise OutputError(f"{target}: cannot be written ({error.strerror})") from error
     temporary = Path(name)
     try:
-        yield temporary
+        try:
+            yield temporary
+        except OSError as error:  # a full disk, a quota: whatever the writer met
+            raise OutputError(f"{target}: cannot be written ({error.strerror or error})") from error
         temporary.chmod(0o644)
         try:
             temporary.replace(target)
@@ -71,7 +74,8 @@ def load_arrays(path: str | Path) -> tuple[dict[str, np.ndarray], dict[str, str]
     try:
         if Path(path).suffix == ".safetensors":
             with safe_open(path, framework="np") as file:
-                return {name: file.get_tensor(name) for name in file.keys()}, dict(file.metadata() or {})  # noqa: SIM118
+                arrays = {name: _numpy_tensor(file, name, path) for name in file.keys()}  # noqa: SIM118
+                return arrays, dict(file.metadata() or {})
         if not zipfile.is_zipfile(path):  # np.load would also take a bare .npy
             raise ValueError("not a zip archive")
         with np.load(path, allow_pickle=False) as file:
@@ -80,6 +84,17 @@ def load_arrays(path: str | Path) -> tuple[dict[str, np.ndarray], dict[str, str]
     except (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error, SafetensorError) as error:
         raise InputError(f"path: {str(path)!r} cannot be read as arrays ({error})") from error
     return arrays, meta
+
+
+def _numpy_tensor(file: Any, name: str, path: str | Path) -> np.ndarray:
+    """A stored array; InputError for a type that NumPy has not, such as bfloat16."""
+    try:
+        return file.get_tensor(name)
+    except (TypeError, AttributeError) as error:
+        kind = file.get_slice(name).get_dtype()
+        raise InputError(
+            f"path: array {name!r} of {str(path)!r} is {kind}; expected a type that NumPy has, such as float32"
+        ) from error
 
 
 def save_json(path: str | Path, value: Any) -> None:

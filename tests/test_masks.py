@@ -406,3 +406,26 @@ def test_wrong_types_for_attentions_are_named(change, message):
     attentions = (torch.full((2, 2, 4, 4), 0.25),)
     with pytest.raises(InputError, match=message):
         MaskSample.from_attentions(**{"attentions": attentions, "y": [0, 1], **change})
+
+
+@pytest.mark.parametrize(
+    ("groups", "message"),
+    [
+        ([float("nan"), 1, 1, 2], "groups: expected an id for every row, row 0 has none"),
+        (["a", None, "b", "b"], "groups: expected"),
+        ([1, "1", 2, "2"], "groups: expected ids of one kind"),
+    ],
+)
+def test_groups_that_are_missing_or_mixed_are_refused(groups, message):
+    with pytest.raises(InputError, match=message):
+        MaskSample(np.full((4, 2), 0.5), [0, 1, 0, 1], groups=groups)
+
+
+def test_what_is_no_real_dense_number_is_named():
+    masks = np.full((4, 2), 0.5)
+    with pytest.raises(InputError, match="x_features: expected real numbers"):
+        MaskSample(masks, [0, 1, 0, 1], x_features=masks * 1j)
+    with pytest.raises(InputError, match="masks: expected a dense tensor"):
+        MaskSample(torch.from_numpy(masks).to_sparse(), [0, 1, 0, 1])
+    with pytest.raises(InputError, match="masks: expected an array of numbers, entry 1 is None"):
+        MaskSample(np.array([[0.5, None]] * 4, dtype=object), [0, 1, 0, 1])

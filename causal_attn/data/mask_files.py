@@ -7,6 +7,7 @@ groups.
 
 from __future__ import annotations
 
+import csv
 import importlib.util
 import re
 from collections.abc import Sequence
@@ -83,9 +84,13 @@ def _table(path: Path, suffix: str) -> pd.DataFrame:
         if suffix == ".parquet":
             return pd.read_parquet(path, engine="pyarrow")
         separator = "\t" if suffix == ".tsv" else ","
+        _check_widths(path, separator)
         return pd.read_csv(
-            path, sep=separator, dtype={"label": str, "group": str}, keep_default_na=False, na_values=[""]
-        )
+            path, sep=separator, dtype={"label": str, "group": str}, keep_default_na=False, na_values=[""],
+            index_col=False,
+        )  # fmt: skip
+    except DataError:
+        raise
     except (
         OSError,
         ValueError,
@@ -93,6 +98,20 @@ def _table(path: Path, suffix: str) -> pd.DataFrame:
         NotImplementedError,
     ) as error:  # pandas' own errors are ValueErrors
         raise DataError(f"{path}: cannot be read as a table ({str(error).splitlines()[0]})") from error
+
+
+def _check_widths(path: Path, separator: str) -> None:
+    """DataError where a row has more or fewer fields than the header: pandas would shift or fill them."""
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        reader = csv.reader(file, delimiter=separator)
+        width = len(next(reader, []))
+        row = 0
+        for fields in reader:
+            if not fields:  # an empty line is none
+                continue
+            row += 1
+            if len(fields) != width:
+                raise DataError(f"{path}: row {row}: expected {width} fields as in the header, got {len(fields)}")
 
 
 def _from_table(path: Path, table: pd.DataFrame, normalise: bool) -> tuple[MaskSample, tuple[str, ...]]:
@@ -115,7 +134,12 @@ def _from_table(path: Path, table: pd.DataFrame, normalise: bool) -> tuple[MaskS
     valid = ~np.isnan(values)
     masks = np.where(valid, values, 0.0)
     labels, classes = _labels(path, table["label"])
-    groups = table["group"].to_numpy().astype(str) if "group" in names else None
+    groups = None
+    if "group" in names:
+        missing = table["group"].isna()
+        if missing.any():
+            raise DataError(f"{path}: row {int(np.flatnonzero(missing)[0]) + 1}: the group is empty")
+        groups = table["group"].to_numpy().astype(str)
     sample = MaskSample(
         _normalised(masks) if normalise else masks, labels, None if valid.all() else valid, n_classes=len(classes),
         groups=groups,

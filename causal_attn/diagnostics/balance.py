@@ -30,7 +30,7 @@ from causal_attn.diagnostics.distances import distance_covariance, energy_distan
 from causal_attn.diagnostics.refit import residual_information
 from causal_attn.errors import InputError
 from causal_attn.masks import FeatureMap, MaskSample, concentration
-from causal_attn.selection.crossfit import assign_folds
+from causal_attn.selection.crossfit import assign_folds, folds_within
 from causal_attn.weights import Weights
 
 N_PERMUTED = 20
@@ -92,7 +92,7 @@ def balance_table(
     if not isinstance(sample, MaskSample):
         raise InputError(f"sample: expected a MaskSample, got {type(sample).__name__}")
     _check_weights(sample, weights)
-    fold = assign_folds(sample, min(FOLDS, sample.n), seed_of(seed))
+    fold = assign_folds(sample, folds_within(sample, FOLDS), seed_of(seed))
     log_w = torch.zeros(sample.n, dtype=torch.float64) if weights is None else weights.log_w
     rows = [
         *_mean_differences(sample, log_w, seed),

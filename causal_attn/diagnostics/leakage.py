@@ -25,7 +25,7 @@ from causal_attn.data.checks import seed_of, whole
 from causal_attn.diagnostics.intervals import percentile_interval
 from causal_attn.errors import InputError
 from causal_attn.masks import FeatureMap, MaskSample
-from causal_attn.selection.crossfit import assign_folds
+from causal_attn.selection.crossfit import assign_folds, folds_within
 from causal_attn.selection.response import contrasts
 
 N_BOOTSTRAP = 1000
@@ -82,7 +82,7 @@ def leakage_test(sample: MaskSample, n_permutations: int = 200, seed: int = 0, p
     if not isinstance(sample, MaskSample):
         raise InputError(f"sample: expected a MaskSample, got {type(sample).__name__}")
     n_permutations, seed = whole(n_permutations, "n_permutations", 0), seed_of(seed)
-    fold = assign_folds(sample, min(5, sample.n), seed)
+    fold = assign_folds(sample, folds_within(sample, 5), seed)
     phi = FeatureMap.fit_transform(sample)[1]
     rng = np.random.default_rng(seed)
     labels = torch.from_numpy(_permutations(sample.y.numpy(), fold.numpy(), n_permutations, rng))

@@ -24,7 +24,7 @@ from torch import Tensor
 from causal_attn.attention.protocol import in_mode
 from causal_attn.data.splits import Split
 from causal_attn.errors import InputError
-from causal_attn.masks import MaskSample, as_tensor, first_row
+from causal_attn.masks import MaskSample, as_tensor, first_row, real
 from causal_attn.training.collect import batches, collect_logits, device_of, to_device, width_of
 
 IG_STEPS = 16
@@ -109,7 +109,7 @@ def checked_scores(values: Any, name: str, sample: MaskSample) -> Tensor:
     Raises:
         InputError: names the argument, and the first row that offends.
     """
-    scores = as_tensor(values, name).double()
+    scores = real(as_tensor(values, name), name).double()
     if scores.shape != sample.masks.shape:
         raise InputError(f"{name}: expected shape {tuple(sample.masks.shape)}, got {tuple(scores.shape)}")
     bad = ~torch.isfinite(scores) & sample.valid

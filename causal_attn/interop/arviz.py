@@ -6,6 +6,7 @@ the same in both, and each reads the other's files.
 
 from __future__ import annotations
 
+import shutil
 import warnings
 from collections.abc import Mapping, Sequence
 from functools import cache
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from causal_attn.errors import InputError
+from causal_attn.errors import InputError, OutputError
 from causal_attn.storage import whole_file
 
 if TYPE_CHECKING:
@@ -82,9 +83,26 @@ def _dataset(
 
 
 def save_netcdf(data: Any, path: str | Path) -> None:
-    """Write `data` to `path`, whole or not at all."""
+    """Write `data` to `path`, whole or not at all.
+
+    Raises:
+        OutputError: it cannot be written; a disk too full is told beforehand, since HDF5 crashes on one.
+    """
+    parent = Path(path).parent
+    size, free = _bytes(data), shutil.disk_usage(parent).free if parent.is_dir() else 0
+    if parent.is_dir() and size > free:
+        raise OutputError(f"{path}: cannot be written (it needs {size / 1e6:.1f} MB, {free / 1e6:.1f} MB are free)")
     with whole_file(path) as temporary:
-        data.to_netcdf(str(temporary))
+        try:
+            data.to_netcdf(str(temporary))
+        except RuntimeError as error:  # h5py's, for instance beyond a quota
+            raise OutputError(f"{path}: cannot be written ({str(error).splitlines()[0]})") from error
+
+
+def _bytes(data: Any) -> int:
+    """What an InferenceData or DataTree holds, before compression."""
+    groups = [data[name] for name in data.groups()] if callable(data.groups) else [data]
+    return int(sum(group.nbytes for group in groups))
 
 
 def load_netcdf(path: str | Path) -> Any:

@@ -33,6 +33,11 @@ def assign_folds(sample: MaskSample, folds: int, seed: int) -> Tensor:
     return _stratified(sample.y, folds, np.random.default_rng(seed))
 
 
+def folds_within(sample: MaskSample, wanted: int) -> int:
+    """`wanted` folds, or as many as there are groups or rows, where those are fewer."""
+    return min(wanted, sample.n if sample.groups is None else len(sample.groups.unique()))
+
+
 def _stratified(y: Tensor, folds: int, rng: np.random.Generator) -> Tensor:
     """Shuffle, sort by class, deal out in turn: every class and every fold is even to within one row."""
     shuffled = rng.permutation(len(y))

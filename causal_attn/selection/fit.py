@@ -16,7 +16,7 @@ from torch import Tensor
 from causal_attn.data.checks import fraction, whole
 from causal_attn.errors import FitWarning, InputError, NotEstimableError, SupportWarning
 from causal_attn.interop.arviz import to_arviz
-from causal_attn.masks import FeatureFunction, FeatureMap, MaskSample, as_labels, as_tensor
+from causal_attn.masks import FeatureFunction, FeatureMap, MaskSample, as_labels, as_tensor, real
 from causal_attn.selection.fits import NetworkFit, OutcomeFit, RowFit
 from causal_attn.selection.gaussian import log_joint
 from causal_attn.selection.model import SelectionStory
@@ -347,7 +347,7 @@ class SelectionFit:
 
 def checked_prior(values: Any, name: str, n_classes: int) -> Tensor:
     """A class prior as float64, shape (K,): all positive, of sum 1."""
-    prior = as_tensor(values, name).double()
+    prior = real(as_tensor(values, name), name).double()
     if prior.shape != (n_classes,) or not (prior > 0).all() or abs(float(prior.sum()) - 1) > 1e-6:
         raise InputError(f"{name}: expected {n_classes} positive numbers that sum to 1, got {prior.tolist()}")
     return prior

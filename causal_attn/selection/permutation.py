@@ -43,8 +43,10 @@ class Pairs:
         classes = contrasts(n_classes).T[y]
         if x_features is None:
             return Pairs(classes, n_classes, True)
-        spread = x_features.std(0, correction=0)
-        scaled = (x_features - x_features.mean(0)) / torch.where(spread > 1e-9, spread, torch.inf)
+        centred = x_features - x_features.mean(0)
+        spread = centred.std(0, correction=0)
+        varies = spread > 1e-9 * x_features.abs().amax(0)  # relative: a small unit is no constant
+        scaled = torch.where(varies, centred / torch.where(varies, spread, 1.0), 0.0)
         return Pairs(torch.cat([classes, scaled], -1), n_classes, False)
 
     def rows(self, pick: Tensor) -> Pairs:

@@ -15,7 +15,7 @@ from torch import Tensor
 from causal_attn.data.checks import whole
 from causal_attn.errors import InputError, NotEstimableError
 from causal_attn.interop.arviz import psis
-from causal_attn.masks import as_labels, as_rows, as_tensor, first_row
+from causal_attn.masks import as_labels, as_rows, as_tensor, first_row, real
 from causal_attn.weights.formula import effective_sample_size, stabilised_log_weights, weight_entropy
 from causal_attn.weights.support import SupportDeficit, deficit_point, support_deficit
 from causal_attn.weights.words import WeightSummary, in_words, summarise
@@ -72,7 +72,7 @@ class Weights:
             tau: see `support_deficit`.
             prior: P(k), shape (K,); None: the sample's.
         """
-        point = as_tensor(log_w, "log_w").double()
+        point = real(as_tensor(log_w, "log_w"), "log_w").double()
         if point.ndim != 1 or not len(point):
             raise InputError(f"log_w: expected shape (n,), got {tuple(point.shape)}")
         _check_finite(point, "log_w")
@@ -82,12 +82,12 @@ class Weights:
                 f"log_w: expected logs from -{LARGEST_LOG:g} to {LARGEST_LOG:g}, whose exponentials are numbers, "
                 f"row {row} is {point[row].item():g}"
             )
-        probs = None if log_prob is None else as_tensor(log_prob, "log_prob").double()
+        probs = None if log_prob is None else real(as_tensor(log_prob, "log_prob"), "log_prob").double()
         if probs is not None and (probs.ndim != 2 or len(probs) != len(point)):
             raise InputError(f"log_prob: expected shape ({len(point)}, K), got {tuple(probs.shape)}")
         if probs is not None:
             _check_log_prob(probs)
-        given = None if prior is None else as_tensor(prior, "prior").double()
+        given = None if prior is None else real(as_tensor(prior, "prior"), "prior").double()
         labels, k = as_labels(y, len(point), next((v.shape[-1] for v in (probs, given) if v is not None), None))
         if given is not None and (given.shape != (k,) or not (given > 0).all() or abs(float(given.sum()) - 1) > 1e-6):
             raise InputError(f"prior: expected {k} positive numbers that sum to 1, got {given.tolist()}")

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from causal_attn.errors import InputError, SupportWarning
-from causal_attn.masks import as_tensor, first_row
+from causal_attn.masks import as_tensor, first_row, real
 from causal_attn.weights.core import Weights
 from causal_attn.weights.support import SupportDeficit
 from causal_attn.weights.words import LARGE
@@ -73,7 +73,7 @@ def weighted_mean(values: Any, weights: Weights, estimator: str = "hajek") -> We
         raise InputError(f"estimator: expected one of {', '.join(NAMES)}, got {estimator!r}")
     if not isinstance(weights, Weights):
         raise InputError(f"weights: expected Weights, got {type(weights).__name__}")
-    v = as_tensor(values, "values").double()
+    v = real(as_tensor(values, "values"), "values").double()
     if v.shape != weights.log_w.shape:
         raise InputError(f"values: expected shape ({len(weights.log_w)},), got {tuple(v.shape)}")
     if not torch.isfinite(v).all():

@@ -63,6 +63,8 @@ def _rounded(table: pd.DataFrame) -> pd.DataFrame:
 def _digits(value: float) -> str:
     if np.isnan(value):
         return ""
+    if np.isinf(value):
+        return "inf" if value > 0 else "-inf"
     return f"{value:,.0f}" if value == round(value) or abs(value) >= 1000 else f"{value:.3g}"
 
 

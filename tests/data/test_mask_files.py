@@ -79,7 +79,7 @@ CASES = {
     "empty label": ("label,m0,m1\n0,0.5,0.5\n,0.5,0.5\n", "row 2: the label is empty"),
     "no rows": ("label,m0,m1\n", "there are no rows"),
     "empty": ("", "cannot be read as a table"),
-    "ragged": ("label,m0,m1\n0,0.5,0.5\n1,0.5,0.5,3,4\n", "Expected 3 fields in line 3, saw 5"),
+    "ragged": ("label,m0,m1\n0,0.5,0.5\n1,0.5,0.5,3,4\n", "row 2: expected 3 fields as in the header, got 5"),
 }
 
 
@@ -103,3 +103,29 @@ def test_files_that_cannot_be_read_are_named(tmp_path):
     np.savez(tmp_path / "b.npz", masks=np.eye(2))
     with pytest.raises(DataError, match=r"expected arrays masks, y .* found masks"):
         read_masks(tmp_path / "b.npz")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("label,m0,m1\nneg,1,0,\npos,0,1,\n", "row 1: expected 3 fields as in the header, got 4"),
+        ("label,m0,m1\n0,neg,.5,.5\n1,pos,.5,.5\n", "row 1: expected 3 fields as in the header, got 4"),
+        ("label,m0,m1\nneg,.5,.5\npos,1\n", "row 2: expected 3 fields as in the header, got 2"),
+        ("label,group,m0,m1\na,g,.5,.5\nb,,.5,.5\n", "row 2: the group is empty"),
+    ],
+)
+def test_rows_of_another_width_are_refused_not_shifted(tmp_path, text, message):
+    path = tmp_path / "masks.csv"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(DataError, match=message):
+        read_masks(path)
+
+
+def test_a_type_that_numpy_lacks_is_named(tmp_path):
+    from safetensors.torch import save_file
+
+    save_file(
+        {"masks": torch.full((4, 2), 0.5, dtype=torch.bfloat16), "y": torch.arange(4) % 2}, tmp_path / "a.safetensors"
+    )
+    with pytest.raises(InputError, match=r"array 'masks' .* is BF16; expected a type that NumPy has"):
+        read_masks(tmp_path / "a.safetensors")

@@ -148,3 +148,18 @@ def test_too_many_products_are_refused():
     sample = Gaussian(n_positions=3).sample(40, 0)
     with pytest.raises(InputError, match="x_features: expected at most 3000 products"):
         fitted(MaskSample(sample.masks, sample.y, x_features=torch.randn(40, 600)))
+
+
+@pytest.mark.parametrize("unit", [1e-10, 1e-100, 1e9])
+def test_the_unit_of_x_features_does_not_matter(unit):
+    world = Gaussian(seed=1)
+    sample = world.sample(400, 0)
+    x = np.random.default_rng(0).normal(size=(400, 2))
+    one, other = (
+        SelectionModel(estimator="permutation")
+        .fit(MaskSample(sample.masks, sample.y, x_features=v), progress=False, n_draws=20)
+        .weights()
+        .log_w
+        for v in (x, x * unit)
+    )
+    torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
