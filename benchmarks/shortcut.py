@@ -28,7 +28,7 @@ from measuring import report, table
 from scipy.stats import binomtest
 
 import causal_attn as ca
-from causal_attn.attention import GivenMasks, PixelAttention, TextAttention
+from causal_attn.attention import PixelAttention, TextAttention, given_masks
 from causal_attn.data.splits import Data
 from causal_attn.data.worlds import PlantedPixels, PlantedText
 from causal_attn.training import ERM, RandomAttentionPretraining, RandomMasksOnly, SkewedGenerator
@@ -88,7 +88,7 @@ def replicate(sizes: Sizes, seed: int) -> dict[str, dict[str, Any]]:
     data = text.sample(sizes.rows, seed)
     options: dict[str, Any] = {"epochs": sizes.epochs, "progress": False}
     evaluator = ca.train_evaluator(text_model(data, seed), data, seed, **options)
-    oracle, shortcut = (GivenMasks(text_model(data, seed), m) for m in (text.oracle_masks, text.shortcut_masks))
+    oracle, shortcut = (given_masks(text_model(data, seed), m) for m in (text.oracle_masks, text.shortcut_masks))
     trained = {
         "faithful: planted text": ca.train(oracle, data, RandomMasksOnly(), seed=seed, **options),
         "faithful: random pretraining": ca.train(
@@ -106,7 +106,7 @@ def replicate(sizes: Sizes, seed: int) -> dict[str, dict[str, Any]]:
         pixels = PlantedPixels(place="class")
         images = pixels.sample(sizes.rows, seed)
         judge = ca.train_evaluator(pixel_model(pixels, seed, downstream), images, seed, **options, **PIXELS)
-        model = GivenMasks(pixel_model(pixels, seed, downstream), pixels.oracle_masks)
+        model = given_masks(pixel_model(pixels, seed, downstream), pixels.oracle_masks)
         result = ca.train(model, images, RandomMasksOnly(), seed=seed, **options, **PIXELS)
         out[f"faithful: pixels by class, {downstream}"] = figures(tested(result, judge, sizes, seed))
     return out
@@ -206,7 +206,7 @@ def encoding(sizes: Sizes) -> str:
     }  # fmt: skip
     for name, (masks, k) in selectors.items():
         score = ca.encoding_score(
-            GivenMasks(text_model(data, 0), masks), data=data, evaluator=evaluator, k=k, seed=0, **fast
+            given_masks(text_model(data, 0), masks), data=data, evaluator=evaluator, k=k, seed=0, **fast
         )
         low, high = score.intervals["encoding"]
         rows.append((name, k, score.score, f"{score.encoding:.3f} [{low:.3f}, {high:.3f}]", score.evaluator_log_prob))

@@ -17,7 +17,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 import causal_attn as ca
-from causal_attn.attention import GivenMasks, PixelAttention, TextAttention
+from causal_attn.attention import PixelAttention, TextAttention, given_masks
 from causal_attn.data.worlds import PlantedPixels, PlantedText
 from causal_attn.faithfulness.shortcut import EXCESS_THRESHOLD
 from causal_attn.plots import palette
@@ -40,11 +40,11 @@ def planted(n: int = N, epochs: int = 10, n_permutations: int = 200) -> dict[str
     pixels = PixelAttention(world.side, 2, 2, "pooled", hidden=32)
     judge = ca.train_evaluator(pixels, images, **fast, **PIXELS)
     trained = {
-        "independent": (ca.train(GivenMasks(reader, text.oracle_masks), data, RandomMasksOnly(), **fast), evaluator),
+        "independent": (ca.train(given_masks(reader, text.oracle_masks), data, RandomMasksOnly(), **fast), evaluator),
         "innocent": (
-            ca.train(GivenMasks(pixels, world.oracle_masks), images, RandomMasksOnly(), **fast, **PIXELS), judge
+            ca.train(given_masks(pixels, world.oracle_masks), images, RandomMasksOnly(), **fast, **PIXELS), judge
         ),
-        "planted": (ca.train(GivenMasks(reader, text.shortcut_masks), data, ca.ERM(), **fast), evaluator),
+        "planted": (ca.train(given_masks(reader, text.shortcut_masks), data, ca.ERM(), **fast), evaluator),
         "skewed": (ca.train(reader, data, ca.SkewedGenerator(0.9), **fast), evaluator),
     }  # fmt: skip
     return {

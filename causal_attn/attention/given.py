@@ -8,42 +8,26 @@ from typing import Any
 from torch import Tensor, nn
 
 from causal_attn.attention.protocol import fresh_copy
+from causal_attn.attention.wrap import Wrapped, wrap
 from causal_attn.errors import InputError
 
 
-class GivenMasks(nn.Module):
+def given_masks(reader: nn.Module, masks: Callable[[Any], Tensor]) -> Wrapped:
     """`predict` of another model under masks that a function of x gives; nothing of the masks is learnt.
 
     Args:
-        reader: an attention classifier, of which only `predict` and `valid` are used.
+        reader: an attention classifier, of which only `predict` and, if it has it, `valid` are used.
         masks: x -> m, shape (B, T).
+
+    Raises:
+        InputError: the reader has no `predict`, or `masks` is no function.
     """
-
-    def __init__(self, reader: nn.Module, masks: Callable[[Any], Tensor]) -> None:
-        super().__init__()
-        if not isinstance(reader, nn.Module) or not callable(getattr(reader, "predict", None)):
-            raise InputError(f"reader: expected an nn.Module with predict(x, m), got {type(reader).__name__}")
-        if not callable(masks):
-            raise InputError(f"masks: expected a function of x, got {type(masks).__name__}")
-        self.reader, self._masks = reader, masks
-
-    def masks(self, x: Any) -> Tensor:
-        """m, shape (B, T), as given."""
-        return self._masks(x)
-
-    def predict(self, x: Any, m: Tensor) -> Tensor:
-        """Logits of the reader, shape (B, K)."""
-        return self.reader.predict(x, m)  # type: ignore[operator]
-
-    def valid(self, x: Any) -> Tensor | None:
-        """The reader's, or None: every position exists."""
-        own = getattr(self.reader, "valid", None)
-        return own(x) if callable(own) else None
-
-    def forward(self, x: Any) -> Tensor:
-        """Logits under the given masks, shape (B, K)."""
-        return self.predict(x, self.masks(x))
-
-    def fresh(self, seed: int) -> GivenMasks:
-        """The same masks, the reader drawn anew."""
-        return GivenMasks(fresh_copy(self.reader, seed), self._masks)  # type: ignore[type-var]
+    if not isinstance(reader, nn.Module) or not callable(getattr(reader, "predict", None)):
+        raise InputError(f"reader: expected an nn.Module with predict(x, m), got {type(reader).__name__}")
+    if not callable(masks):
+        raise InputError(f"masks: expected a function of x, got {type(masks).__name__}")
+    has_valid = callable(getattr(reader, "valid", None))
+    return wrap(
+        reader, masks=lambda net, x: masks(x), predict=lambda net, x, m: net.predict(x, m),
+        valid=(lambda net, x: net.valid(x)) if has_valid else None, fresh=fresh_copy,
+    )  # fmt: skip

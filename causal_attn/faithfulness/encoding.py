@@ -27,7 +27,7 @@ import torch
 from scipy.optimize import minimize_scalar
 from torch import Tensor
 
-from causal_attn.attention import GivenMasks, fresh_copy, valid_of
+from causal_attn.attention import fresh_copy, given_masks, valid_of
 from causal_attn.attention.protocol import in_mode
 from causal_attn.data.checks import fraction, seed_of
 from causal_attn.data.splits import Data, Split
@@ -135,7 +135,7 @@ def _reader(
             m = model.masks(x).detach()
         return shown_masks(m, valid_of(model, x, m), sample.kind, k)
 
-    made = GivenMasks(fresh_copy(model, seed + 15_485_863), shown)
+    made = given_masks(fresh_copy(model, seed + 15_485_863), shown)
     return train(made, data, ReaderOnly(), seed=seed + 15_485_863, progress=progress, **settings).model
 
 

@@ -25,8 +25,8 @@ EXCESS_THRESHOLD = 0.1
 """Excess reliance (probability) that matters: the interval must lie above it for "shortcut", below it for "none".
 
 The interval is over rows. Model and evaluator are one training run each, and two runs of one faithful recipe differ:
-where the place of the evidence tells the class, excess reliance has a standard deviation of 0.045 over runs
-(benchmarks/shortcut.py, part verdict), so 0.05 would call a seventh of such models shortcuts. Made shortcuts have 0.35
+where the place of the evidence tells the class, excess reliance has a standard deviation of 0.043 over runs
+(benchmarks/shortcut.py, part verdict), so 0.05 would call a twelfth of such models shortcuts. Made shortcuts have 0.35
 and more.
 """
 

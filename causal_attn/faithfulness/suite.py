@@ -18,7 +18,7 @@ from causal_attn.errors import InputError
 from causal_attn.faithfulness.controls import CONTROLS, replaced
 from causal_attn.faithfulness.evaluator import train_evaluator
 from causal_attn.faithfulness.metrics import METRICS, Setting
-from causal_attn.faithfulness.scores import SCORERS, checked_scores
+from causal_attn.faithfulness.scores import SCORERS, checked_scores, leave_one_out
 from causal_attn.faithfulness.subject import checked_k, subject_of
 from causal_attn.masks import MaskSample, as_tensor
 
@@ -120,7 +120,7 @@ def faithfulness_suite(
     bar = tqdm(total=len(asked) * len(wanted) + len(chosen), desc="faithfulness", disable=not progress, leave=False)
     values: dict[tuple[str, str], np.ndarray] = {}
     for name, given in asked.items():
-        s = SCORERS[given](model, part, sample, seed) if isinstance(given, str) else given
+        s = _scores(given, setting, seed)
         for metric in wanted:
             values[name, metric] = METRICS[metric].function(setting, s).numpy()
             bar.update()
@@ -145,6 +145,15 @@ def _asked(scores: Mapping[str, Any] | None, sample: MaskSample) -> dict[str, st
         else:
             out[name] = checked_scores(value, f"scores[{name!r}]", sample)
     return out
+
+
+def _scores(given: str | Tensor, setting: Setting, seed: int) -> Tensor:
+    """The scores themselves; leave-one-out, the dearest, is what agreement and violation need as well."""
+    if isinstance(given, Tensor):
+        return given
+    if SCORERS[given] is leave_one_out:
+        return setting.removals
+    return SCORERS[given](setting.model, setting.split, setting.sample, seed)
 
 
 def _names(asked: Sequence[str] | None, known: Mapping[str, Any], argument: str) -> list[str]:

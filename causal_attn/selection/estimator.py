@@ -21,10 +21,11 @@ from causal_attn.data.checks import seed_of, whole
 from causal_attn.errors import InputError, PositivityError
 from causal_attn.masks import FeatureFunction, FeatureMap, MaskSample, as_tensor
 from causal_attn.selection.crossfit import assign_folds
+from causal_attn.selection.curvature import Curvature, curvature, rough_will_do
 from causal_attn.selection.fit import N_DRAWS, SelectionFit, checked_prior
 from causal_attn.selection.fits import Inference, NetworkFit, OutcomeFit, PluginFit, RowFit, refuse_zero
 from causal_attn.selection.model import SelectionStory
-from causal_attn.selection.newton import CHORD_ROWS, Curvature, curvature, rough_will_do
+from causal_attn.selection.newton import CHORD_ROWS
 from causal_attn.selection.permutation import Pairs, RatioFit
 from causal_attn.selection.sampling import guide_class
 

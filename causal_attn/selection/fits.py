@@ -15,10 +15,10 @@ from torch import Tensor
 
 from causal_attn.errors import InputError, PositivityError
 from causal_attn.interop.arviz import psis
+from causal_attn.selection.curvature import Curvature
 from causal_attn.selection.gaussian import Posterior, fit_posterior, log_joint, margin_offsets
 from causal_attn.selection.model import SelectionStory
 from causal_attn.selection.network import HIDDEN, N_MEMBERS, Hidden, fit_hidden
-from causal_attn.selection.newton import Curvature
 from causal_attn.selection.prior import scale_of
 from causal_attn.selection.response import fast_draws, linear_log_prob, mean_log_prob, with_intercept
 from causal_attn.selection.sampling import nuts_draws, svi_draws

@@ -18,16 +18,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from causal_attn.selection.curvature import SINGLE_ROWS, Curvature, curvature, log_likelihood, rough_will_do
 from causal_attn.selection.kronecker import KroneckerFactor
-from causal_attn.selection.newton import (
-    SINGLE_ROWS,
-    Curvature,
-    Mode,
-    curvature,
-    find_mode,
-    log_likelihood,
-    rough_will_do,
-)  # fmt: skip
+from causal_attn.selection.newton import Mode, find_mode
 from causal_attn.selection.prior import Prior, log_prior_constant, log_weight_prior, penalty
 from causal_attn.selection.response import contrasts
 

@@ -1,21 +1,13 @@
 """The mode of the response's posterior, and the prior scale by the Laplace evidence, in one Newton iteration.
 
-The objective is strictly concave for a positive prior precision, so damped Newton steps always reach it. The precision
-λ = 1/scale² is re-estimated between steps by maximising the evidence of the local quadratic model times a prior
-p(scale) ∝ scale,
-
-    Σ_j ½ [log λ − log(h_j + λ) + g_j² / (h_j + λ)] − ½ log λ,
-
-with h_j the eigenvalues of the curvature (intercept profiled out) and g the linear term in its eigenbasis
-(MacKay 1992, with the curvature held at the current mode). The last term keeps the scale from 0 (Chung et al. 2013):
-the bare evidence often peaks there where the signal is weak, and the posterior is then certain of no leak, its 90%
-intervals covering 56%. Cost: O(n d² K²) a step for the curvature.
+The objective is strictly concave for a positive prior precision, so damped Newton steps always reach it. λ = 1/scale²
+is found anew between steps, see `evidence`. On many rows the search ends by steps with a fixed curvature, which cost a
+gradient each. Cost: O(n d² K²) a step for the curvature.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -23,26 +15,30 @@ from torch import Tensor
 
 from causal_attn.errors import NotEstimableError
 from causal_attn.selection.class_scales import wider_classes
+from causal_attn.selection.curvature import (
+    Curvature,
+    about_intercept,
+    class_curvature,
+    curvature,
+    gradient_of,
+    log_likelihood,
+    rough_will_do,
+)
+from causal_attn.selection.evidence import PrecisionSearch
 from causal_attn.selection.kronecker import KroneckerFactor, Rows, kronecker_mode
 from causal_attn.selection.prior import (
-    ClassPrior,
     Precision,
     Prior,
     base_of,
     log_weight_prior,
     penalty,
-    penalty_diagonal,
 )  # fmt: skip
 from causal_attn.selection.response import contrasts
 
 MAX_STEPS = 100
-ROW_CHUNK = 16_384
 MANY_ROWS = 50_000
 """Rows above which a tenth of them brings the search near, and the last digits of θ, which no interval could show, are
 not waited for."""
-SINGLE_ROWS, SMALL_PRECISION = 10_000, 1e-6
-"""Rows above which a block's curvature is summed in float32 (1e-7 of a row's share, relative), as long as λ is at least
-this per row: it steers the steps and sets the spread; the gradient, which decides where they end, stays in float64."""
 MAX_DECREMENT = 1e-2
 CHORD_ROWS, NEAR, MAX_CHORD_STEPS = 5_000, 5e-3, 12
 """On at least so many rows, and nearer to the mode than this decrement per row, steps with a fixed curvature gain one
@@ -59,23 +55,6 @@ MAX_DENSE = 2000
 """Parameters up to which the curvature is a matrix; beyond, `kronecker` does the same without one."""
 FIRST_PRECISION = 10.0
 """λ that a search without a matrix starts from."""
-LOG_PRECISION_RANGE = (-4.0, 16.0)
-"""Natural log of λ: scales from 7.4 down to 3e-4; beyond either end nothing more is learnt."""
-
-
-@dataclass(frozen=True)
-class Curvature:
-    """Derivatives of the log-likelihood at θ: value, gradient (d+1, J) and negative Hessian (P, P), P = (d+1)·J."""
-
-    value: float
-    gradient: Tensor
-    precision: Tensor
-
-    @staticmethod
-    def total(parts: Sequence[Curvature]) -> Curvature:
-        """That of several sets of rows together, at one θ."""
-        gradient = torch.stack([part.gradient for part in parts]).sum(0)
-        return Curvature(sum(p.value for p in parts), gradient, torch.stack([p.precision for p in parts]).sum(0))
 
 
 @dataclass(frozen=True)
@@ -83,119 +62,14 @@ class Mode:
     """θ at the mode (d+1, J), the prior precision λ, and the negative Hessian of the log joint there (P, P).
 
     λ is one number, or one per feature, shape (d,), where features come in groups, with wider classes besides where the
-    evidence asks for them. Above MAX_DENSE parameters the
-    negative Hessian is a Kronecker approximation, held as the factor of its inverse.
+    evidence asks for them. Above MAX_DENSE parameters the negative Hessian is a Kronecker approximation, held as the
+    factor of its inverse.
     """
 
     theta: Tensor
     prior_precision: Prior
     precision: Tensor | KroneckerFactor
     n_steps: int
-
-
-def _blocks_of(x: Tensor, y: Tensor, w: Tensor | None) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
-    """Rows a block at a time: temporaries of a block are held, not of all rows."""
-    for start in range(0, len(x), ROW_CHUNK):
-        block = slice(start, start + ROW_CHUNK)
-        yield x[block], y[block], None if w is None else w[block]
-
-
-def log_likelihood(theta: Tensor, x: Tensor, y: Tensor, log_prior: Tensor, w: Tensor | None = None) -> Tensor:
-    """Σ_i w_i log r_θ(y_i | m_i), nats. θ (..., d+1, J), x (n, d+1) with its ones column, w (n,) or 1 -> (...)."""
-    total = theta.new_zeros(theta.shape[:-2])
-    for rows, labels, weight in _blocks_of(x, y, w):
-        logits = log_prior + (rows @ theta) @ contrasts(len(log_prior))
-        own = logits.gather(-1, labels.expand(logits.shape[:-1])[..., None])[..., 0]
-        each = own - logits.logsumexp(-1)
-        total = total + (each if weight is None else each * weight).sum(-1)
-    return total
-
-
-def rough_will_do(n: int, prior: Prior) -> bool:
-    """Whether the curvature of n rows may be summed in float32: its rounding must stay small against λ."""
-    if isinstance(prior, ClassPrior):
-        return n > SINGLE_ROWS and float(torch.linalg.eigvalsh(prior.covariance).max()) <= 1 / (SMALL_PRECISION * n)
-    return n > SINGLE_ROWS and float(torch.as_tensor(prior).min()) >= SMALL_PRECISION * n
-
-
-def curvature(
-    theta: Tensor, x: Tensor, y: Tensor, log_prior: Tensor, w: Tensor | None = None, rough: bool = False
-) -> Curvature:  # fmt: skip
-    """Value, gradient and negative Hessian of the log-likelihood, the last by blocks in float32 where `rough`. Averages
-    them over θ's leading dimension, if any."""
-    thetas = theta if theta.ndim == 3 else theta[None]
-    width = thetas[0].numel()
-    value, gradient, precision = 0.0, torch.zeros_like(thetas[0]), x.new_zeros(width, width)
-    for rows, labels, weight in _blocks_of(x, y, w):
-        part, residual, second = _moments(thetas, rows, labels, log_prior, weight)
-        value += part
-        gradient += rows.T @ residual
-        precision += _blocks(rows.float(), second.float()) if rough else _blocks(rows, second)
-    return Curvature(value, gradient, precision)
-
-
-def _gradient(theta: Tensor, x: Tensor, y: Tensor, log_prior: Tensor, w: Tensor | None = None) -> Tensor:
-    """That of the log-likelihood, (d+1, J)."""
-    h, total = contrasts(len(log_prior)), torch.zeros_like(theta)
-    for rows, labels, weight in _blocks_of(x, y, w):
-        residual = h.T[labels] - (log_prior + (rows @ theta) @ h).softmax(-1) @ h.T
-        total += rows.T @ (residual if weight is None else residual * weight[:, None])
-    return total
-
-
-def _class_curvature(theta: Tensor, x: Tensor, y: Tensor, log_prior: Tensor, w: Tensor | None = None) -> Tensor:
-    """How the log-likelihood bends along each feature in each class's logit, about that class's intercept: (d+1, K).
-
-    With b_i = w_i r_ik (1 − r_ik): Σ_i b_i x_ij² − (Σ_i b_i x_ij)² / Σ_i b_i, and Σ_i b_i itself for the intercept. A
-    feature set in few rows bends there alone, which is lost in Σ_i b_i x_ij² once it is centred.
-    """
-    square, mixed = (theta.new_zeros(len(theta), len(log_prior)) for _ in range(2))
-    for rows, _, weight in _blocks_of(x, y, w):
-        r = (log_prior + (rows @ theta) @ contrasts(len(log_prior))).softmax(-1)
-        bend = r * (1 - r)
-        bend = bend if weight is None else bend * weight[:, None]
-        square += rows.square().T @ bend
-        mixed += rows.T @ bend
-    return _about_intercept(square, mixed)
-
-
-def _about_intercept(square: Tensor, mixed: Tensor) -> Tensor:
-    """Σ b x² and Σ b x of each feature and class, the intercept's row last, to what is left about the intercept."""
-    left = square - mixed.square() / mixed[-1:].clamp(min=1e-300)
-    left[-1] = mixed[-1]
-    return left.clamp(min=0)
-
-
-def _moments(
-    thetas: Tensor, x: Tensor, y: Tensor, log_prior: Tensor, w: Tensor | None = None
-) -> tuple[float, Tensor, Tensor]:  # fmt: skip
-    """Log-likelihood, residual (n, J) and curvature (n, J, J) in the contrasts, averaged over draws (S, d+1, J)."""
-    h = contrasts(len(log_prior))
-    log_r = (log_prior + (x @ thetas) @ h).log_softmax(-1)  # (S, n, K)
-    own = log_r.gather(-1, y.expand(log_r.shape[:-1])[..., None])[..., 0]
-    value = float((own if w is None else own * w).sum()) / len(thetas)
-    r = log_r.exp()
-    residual = h.T[y] - r.mean(0) @ h.T
-    if len(h) == 1:
-        second = (2 * r[..., 0] * r[..., 1]).mean(0)[:, None, None]
-    else:
-        rh = r @ h.T
-        second = torch.einsum("nk,ik,jk->nij", r.mean(0), h, h) - torch.einsum("sni,snj->nij", rh, rh) / len(thetas)
-    if w is None:
-        return value, residual, second
-    return value, residual * w[:, None], second * w[:, None, None]
-
-
-def _blocks(x: Tensor, second: Tensor) -> Tensor:
-    """Σ_n x x' ⊗ second_n as a (P, P) matrix, θ flattened with the class last."""
-    width, n_out = x.shape[1], second.shape[1]
-    out = x.new_empty(width, n_out, width, n_out)
-    for i in range(n_out):
-        for j in range(i, n_out):
-            block = (x * second[:, i, j, None]).T @ x
-            out[:, i, :, j] = block
-            out[:, j, :, i] = block
-    return out.reshape(width * n_out, width * n_out)
 
 
 def find_mode(
@@ -252,7 +126,7 @@ def _search(
     """The mode for a given prior, or for the λ that the evidence finds on the way."""
     n = len(rows[0])
     theta = _first_theta(*rows) if start is None else start.theta.clone()
-    lam, search = _first_precision(given, start, groups), PrecisionSearch(groups, n)
+    lam, search = _first_precision(given, start, groups), PrecisionSearch(groups, 1e-2 if n >= CHORD_ROWS else 1e-3)
     if theta.numel() > MAX_DENSE:
         return _without_a_matrix(rows, base_of(lam), given is not None, theta, groups, start is None, enough)
     for step in range(MAX_STEPS):
@@ -270,7 +144,7 @@ def _search(
             )
         move = torch.cholesky_solve(gradient[:, None], lower)[:, 0]
         decrement, here = float(gradient @ move), theta + move.reshape(theta.shape)
-        if stays and step > 0 and decrement < (MAX_DECREMENT if n > MANY_ROWS else enough):
+        if stays and (step > 0 or given is not None) and decrement < (MAX_DECREMENT if n > MANY_ROWS else enough):
             if not _stale(local.precision, weight, here, rows):
                 return Mode(here, lam, precision, step + 1)
         elif n >= CHORD_ROWS and decrement < NEAR * n:
@@ -312,34 +186,6 @@ def _first_theta(x: Tensor, y: Tensor, log_prior: Tensor, w: Tensor | None) -> T
     return theta
 
 
-@dataclass
-class PrecisionSearch:
-    """λ by the evidence, from one step to the next.
-
-    The evidence is that of the quadratic model at the last mode, so λ and the mode chase each other, and can do so in
-    circles: where λ turns back, its steps are halved from then on.
-    """
-
-    groups: Tensor | None
-    n: int
-    move: Tensor | None = None
-    damping: Tensor | float = 1.0
-
-    def step(self, local: Curvature, theta: Tensor, lam: Precision) -> tuple[Precision, bool]:
-        """The next λ, and whether it is as good as the one before."""
-        if self.groups is None:
-            new: Precision = evidence_precision(local, theta)
-        else:
-            new = grouped_precision(local, theta, lam, self.groups)
-        move = torch.as_tensor(new, dtype=theta.dtype).log() - torch.as_tensor(lam, dtype=theta.dtype).log()
-        if self.move is not None:
-            self.damping = torch.where(move * self.move < 0, 0.5, 1.0) * self.damping
-        self.move, step = move, self.damping * move
-        stays = bool(step.abs().max() <= (1e-2 if self.n >= CHORD_ROWS else 1e-3))
-        damped = torch.as_tensor(lam, dtype=theta.dtype) * step.exp()
-        return (damped if self.groups is not None else float(damped)), stays
-
-
 def _finish(
     theta: Tensor, lam: Prior, search: PrecisionSearch | None, bend: Tensor, enough: float, rows: Rows, step: int
 ) -> Mode | None:  # fmt: skip
@@ -369,7 +215,7 @@ def _finish(
 
 def _stale(bend: Tensor, weight: Tensor, theta: Tensor, rows: Rows) -> bool:
     """Whether the curvature at θ differs from `bend`, with the penalty, by over STALE for any feature and class."""
-    h, now = contrasts(len(rows[2])), _class_curvature(theta, *rows)
+    h, now = contrasts(len(rows[2])), class_curvature(theta, *rows)
 
     def by_class(matrix: Tensor) -> tuple[Tensor, Tensor]:
         """v' M_jj v and v' M_j0 v, v column k of H, j a feature, 0 the intercept: (d+1, K) each."""
@@ -377,7 +223,7 @@ def _stale(bend: Tensor, weight: Tensor, theta: Tensor, rows: Rows) -> bool:
         own = torch.einsum("ik,ijd,jk->dk", h, torch.diagonal(blocks, dim1=0, dim2=2), h)
         return own, torch.einsum("ik,dij,jk->dk", h, blocks[:, :, -1], h)
 
-    before = _about_intercept(*by_class(bend))
+    before = about_intercept(*by_class(bend))
     scale = torch.maximum(now, before) + by_class(weight)[0]
     few = now[-1].min() < FEW * len(theta)  # what single features change adds up where a class has few rows
     return bool(((now - before).abs() > (STALE_OF_FEW if few else STALE) * scale).any())
@@ -387,7 +233,7 @@ def _chord(theta: Tensor, weight: Tensor, lower: Tensor, tolerance: float, rows:
     """The mode by steps with one fixed curvature, factored in `lower`; None where they do not close in quickly."""
     before = math.inf
     for _ in range(MAX_CHORD_STEPS):
-        gradient = _gradient(theta, *rows).reshape(-1) - weight @ theta.reshape(-1)
+        gradient = gradient_of(theta, *rows).reshape(-1) - weight @ theta.reshape(-1)
         move = torch.cholesky_solve(gradient[:, None], lower)[:, 0]
         decrement = float(gradient @ move)
         if decrement > before / 4:
@@ -419,48 +265,3 @@ def _line_search(theta: Tensor, move: Tensor, decrement: float, value: float, la
             return trial
         size /= 2
     return theta + move  # at machine precision no step gains measurably
-
-
-def evidence_precision(local: Curvature, theta: Tensor) -> float:
-    """λ that maximises evidence times p(scale) for the quadratic model at θ, the intercept profiled out."""
-    n_out = theta.shape[1]
-    weights = torch.ones(theta.numel(), dtype=torch.bool)
-    weights[-n_out:] = False
-    return _evidence_peak(local, theta, weights, torch.zeros(theta.numel(), dtype=theta.dtype))
-
-
-def grouped_precision(local: Curvature, theta: Tensor, lam: Precision, groups: Tensor) -> Tensor:
-    """λ of each feature, one per group: each group's evidence is maximised in turn, the others' λ held. Shape (d,)."""
-    new = torch.as_tensor(lam, dtype=theta.dtype).expand(len(groups)).clone()
-    for group in groups.unique():
-        picked = torch.cat([groups == group, torch.zeros(1, dtype=torch.bool)])
-        weights = picked[:, None].expand(-1, theta.shape[1]).reshape(-1)
-        new[groups == group] = _evidence_peak(local, theta, weights, penalty_diagonal(theta, new))
-    return new
-
-
-def _evidence_peak(local: Curvature, theta: Tensor, w: Tensor, penalty: Tensor) -> float:
-    """λ of the parameters `w` that maximises the quadratic model's evidence times p(scale), all others, with their
-    penalty, profiled out: the determinant and the quadratic form of a partitioned matrix both split into a part that
-    holds λ and one that does not."""
-    b = ~w
-    linear = local.precision @ theta.reshape(-1) + local.gradient.reshape(-1)
-    rest = local.precision[b][:, b] + penalty[b].diag()
-    cross = local.precision[b][:, w]
-    inner = torch.linalg.solve(rest, torch.cat([cross, linear[b, None]], 1))
-    schur = local.precision[w][:, w] - cross.T @ inner[:, :-1]
-    h, vectors = torch.linalg.eigh(schur)
-    g2 = (vectors.T @ (linear[w] - cross.T @ inner[:, -1])).square()
-    grid = torch.linspace(*LOG_PRECISION_RANGE, 401, dtype=torch.float64)
-    total = h.clamp(min=0)[:, None] + grid.exp()
-    evidence = 0.5 * (grid - total.log() + g2[:, None] / total).sum(0)
-    return float(_peak(grid, evidence - 0.5 * grid).exp())
-
-
-def _peak(grid: Tensor, height: Tensor) -> Tensor:
-    """Where an evenly spaced curve peaks, by the parabola through its highest point and the neighbours."""
-    top = int(height.argmax())
-    if top in (0, len(grid) - 1):
-        return grid[top]
-    before, at, after = height[top - 1 : top + 2]
-    return grid[top] + 0.5 * (grid[1] - grid[0]) * (before - after) / (before - 2 * at + after)

@@ -2,30 +2,19 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "diagnostics.py"
+from tests.scripts import loaded
 
 
 @pytest.fixture(scope="module")
 def script() -> Iterator[ModuleType]:
-    spec = importlib.util.spec_from_file_location("diagnostics_benchmark", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    monkeypatch = pytest.MonkeyPatch()
-    monkeypatch.syspath_prepend(str(SCRIPT.parent))  # as `python benchmarks/diagnostics.py` has it
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    yield module
-    monkeypatch.undo()
+    with loaded("benchmarks/diagnostics.py") as module:
+        yield module
 
 
 @pytest.mark.filterwarnings("ignore")

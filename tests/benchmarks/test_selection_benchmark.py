@@ -2,29 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "selection.py"
+from tests.scripts import loaded
 
 
 @pytest.fixture(scope="module")
 def script() -> Iterator[ModuleType]:
-    spec = importlib.util.spec_from_file_location("selection_benchmark", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    monkeypatch = pytest.MonkeyPatch()
-    monkeypatch.syspath_prepend(str(SCRIPT.parent))  # as `python benchmarks/selection.py` has it
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    yield module
-    monkeypatch.undo()
+    with loaded("benchmarks/selection.py") as module:
+        yield module
 
 
 @pytest.mark.filterwarnings("ignore")

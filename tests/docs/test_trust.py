@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
-import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
+from tests.scripts import loaded
+
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
 @pytest.fixture(scope="module")
-def script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("trust_page", DOCS / "trust.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
+def script() -> Iterator[ModuleType]:
+    with loaded("docs/trust.py") as module:
+        yield module
 
 
 def test_every_figure_is_written_and_every_summary_printed(script, tmp_path, capsys) -> None:

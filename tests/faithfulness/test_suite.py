@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from causal_attn.attention import GivenMasks, PixelAttention, TextAttention, wrap
+from causal_attn.attention import PixelAttention, TextAttention, given_masks, wrap
 from causal_attn.data.worlds import PlantedPixels, PlantedText
 from causal_attn.errors import InputError
 from causal_attn.faithfulness import (
@@ -38,7 +38,7 @@ def small(data: Any, seed: int = 0) -> TextAttention:
 def faithful() -> tuple[Any, Any, Any]:
     """Data, a model whose masks are the rationale and whose reader learnt from random masks, and an evaluator."""
     data = WORLD.sample(800, 0)
-    result = train(GivenMasks(small(data), WORLD.oracle_masks), data, RandomMasksOnly(), **FAST)
+    result = train(given_masks(small(data), WORLD.oracle_masks), data, RandomMasksOnly(), **FAST)
     return data, result, train_evaluator(small(data, 1), data, 1, **FAST)
 
 
@@ -105,7 +105,7 @@ def test_images_and_choices_of_pixels() -> None:
     reader = PixelAttention(6, 2, 2, hidden=16)
     options: dict[str, Any] = {"learning_rate": 1e-2, "weight_decay": 0.01, **FAST}
     evaluator = train_evaluator(reader, data, 0, **options)
-    result = train(GivenMasks(reader, world.oracle_masks), data, RandomMasksOnly(), **options)
+    result = train(given_masks(reader, world.oracle_masks), data, RandomMasksOnly(), **options)
     assert result.masks("test").kind == "subset"
     table = accuracy_at_k(result, evaluator=evaluator, progress=False)
     assert table["k"].tolist() == [4]
@@ -120,7 +120,7 @@ def test_selectors_that_encode_rank_below_honest_ones() -> None:
     evaluator = train_evaluator(small(data, 1), data, 1, **FAST)
     scores = {
         name: encoding_score(
-            GivenMasks(small(data), masks), data=data, evaluator=evaluator, k=3 if name == "honest" else 1, **FAST
+            given_masks(small(data), masks), data=data, evaluator=evaluator, k=3 if name == "honest" else 1, **FAST
         )
         for name, masks in (
             ("honest", WORLD.oracle_masks), ("position", WORLD.shortcut_masks), ("prediction", WORLD.prediction_masks),
@@ -229,7 +229,7 @@ def test_several_k_are_checked_before_any_work(faithful: Any, monkeypatch: Any) 
 
 def test_models_that_break_the_protocol(faithful: Any) -> None:
     data, result, _ = faithful
-    inner = result.model.reader
+    inner = result.model.module
 
     def test_one(masks: Any, predict: Any = lambda net, x, m: net.predict(x, m)) -> None:
         model = wrap(inner, masks=masks, predict=predict, valid=lambda net, x: net.valid(x))
@@ -249,9 +249,9 @@ def test_models_that_break_the_protocol(faithful: Any) -> None:
 
 def test_given_masks_and_pixels_refuse_what_they_cannot_use() -> None:
     with pytest.raises(InputError, match=r"reader: expected an nn\.Module"):
-        GivenMasks(torch.nn.Linear(2, 2), lambda x: x)
+        given_masks(torch.nn.Linear(2, 2), lambda x: x)
     with pytest.raises(InputError, match="masks: expected a function of x"):
-        GivenMasks(PixelAttention(6, 2, 2), 3)  # type: ignore[arg-type]
+        given_masks(PixelAttention(6, 2, 2), 3)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="downstream: expected 'flat' or 'pooled'"):
         PixelAttention(6, 2, 2, "deep")  # type: ignore[arg-type]
     model = PixelAttention(6, 2, 2, hidden=4)

@@ -10,8 +10,9 @@ from causal_attn.data.worlds import Logistic, Null
 from causal_attn.masks import MaskSample
 from causal_attn.selection import SelectionFit, SelectionModel, class_scales
 from causal_attn.selection.class_scales import LOG_VARIANCES, wider_classes
+from causal_attn.selection.curvature import curvature
 from causal_attn.selection.gaussian import log_joint
-from causal_attn.selection.newton import curvature, find_mode
+from causal_attn.selection.newton import find_mode
 from causal_attn.selection.prior import (
     ClassPrior,
     log_prior_constant,

@@ -6,14 +6,9 @@ import torch
 from sklearn.linear_model import LogisticRegression
 
 from causal_attn.selection import newton
-from causal_attn.selection.newton import (
-    LOG_PRECISION_RANGE,
-    Curvature,
-    curvature,
-    evidence_precision,
-    find_mode,
-    log_likelihood,
-)
+from causal_attn.selection.curvature import Curvature, curvature, log_likelihood
+from causal_attn.selection.evidence import LOG_PRECISION_RANGE, evidence_precision
+from causal_attn.selection.newton import find_mode
 from causal_attn.selection.prior import log_weight_prior, penalty, penalty_diagonal
 from causal_attn.selection.response import linear_log_prob, with_intercept
 
