@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         ShortcutTest,
         accuracy_at_k,
         compare,
+        content_leakage,
         encoding_score,
         faithfulness_suite,
         shortcut_test,
@@ -56,6 +57,7 @@ _WHERE = {
     "LeakageTest": "diagnostics", "balance_table": "diagnostics", "leakage_test": "diagnostics",
     "Comparison": "faithfulness", "EncodingScore": "faithfulness", "FaithfulnessSuite": "faithfulness",
     "ShortcutTest": "faithfulness", "accuracy_at_k": "faithfulness", "compare": "faithfulness",
+    "content_leakage": "faithfulness",
     "encoding_score": "faithfulness", "faithfulness_suite": "faithfulness", "shortcut_test": "faithfulness",
     "train_evaluator": "faithfulness",
     "MaskSample": "masks",
@@ -75,9 +77,9 @@ __all__ = [
     "ERM", "Comparison", "Diagnosis", "EncodingScore", "FaithfulnessSuite", "InstanceWeighting", "LeakageTest",
     "MaskSample", "RandomAttentionPretraining", "SelectionFit", "SelectionModel", "ShortcutTest", "SkewedGenerator",
     "SkewedPredictor", "StudyConfig", "StudyResult", "TrainResult", "WeightedMean", "Weights", "accuracy_at_k",
-    "attention", "balance_table", "compare", "data", "diagnose", "encoding_score", "faithfulness_suite",
-    "leakage_test", "plots", "report", "run_study", "shortcut_test", "study", "train", "train_evaluator",
-    "weighted_mean",
+    "attention", "balance_table", "compare", "content_leakage", "data", "diagnose", "encoding_score",
+    "faithfulness_suite", "leakage_test", "plots", "report", "run_study", "shortcut_test", "study", "train",
+    "train_evaluator", "weighted_mean",
 ]  # fmt: skip
 
 

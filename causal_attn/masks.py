@@ -422,11 +422,16 @@ def moved(masks: Tensor, valid: Tensor, kind: Kind = "simplex") -> Tensor:
 
 
 def top_k(masks: Tensor, valid: Tensor, k: int) -> Tensor:
-    """Which positions are the k of largest mass among the valid ones, all where a row has fewer. (n, T) bool."""
-    score = masks.masked_fill(~valid, -1.0)
-    chosen = torch.zeros_like(valid)
-    chosen.scatter_(1, score.topk(min(k, masks.shape[1]), dim=-1).indices, True)
-    return chosen & valid
+    """Which positions are the k of largest mass, ties by place; positions without mass are never among them.
+
+    A row with mass on fewer than k positions has just those: four words that a mask does not touch are no part of what
+    it shows. Shape (n, T), bool.
+    """
+    order = masks.masked_fill(~valid, -1.0).argsort(dim=-1, descending=True, stable=True)
+    rank = torch.empty_like(order).scatter_(
+        1, order, torch.arange(masks.shape[1], device=order.device).expand_as(order)
+    )
+    return (rank < k) & valid & (masks > 0)
 
 
 @dataclass(frozen=True)

@@ -285,16 +285,17 @@ def test_moved_agrees_with_a_loop(pair, random):
 def test_top_k_agrees_with_a_loop(pair, k):
     masks, valid = pair
     for row, here, got in zip(masks.tolist(), valid.tolist(), top_k(masks, valid, k).tolist()):
-        best = sorted((t for t, h in enumerate(here) if h), key=lambda t: -row[t])[:k]
+        best = sorted((t for t, h in enumerate(here) if h and row[t] > 0), key=lambda t: -row[t])[:k]
         assert {t for t, g in enumerate(got) if g} == set(best)
 
 
-def test_top_k_takes_valid_positions_without_mass_before_padding():
-    valid = torch.eye(6, dtype=torch.bool)[1:]  # a second valid position, anywhere
-    valid[:, 0] = True
-    masks = torch.zeros(5, 6)
-    masks[:, 0] = 1
-    assert torch.equal(top_k(masks, valid, 2), valid)
+def test_top_k_leaves_out_positions_without_mass():
+    masks = torch.zeros(2, 13)
+    masks[:, 4] = 1
+    masks[1, [2, 9]] = 0.5
+    valid = torch.ones(2, 13, dtype=torch.bool)
+    assert top_k(masks, valid, 5).nonzero().tolist() == [[0, 4], [1, 2], [1, 4], [1, 9]]
+    assert top_k(masks, valid, 2).nonzero().tolist() == [[0, 4], [1, 2], [1, 4]]  # ties by place
 
 
 def ragged_sample(n=60, width=10, seed=0):

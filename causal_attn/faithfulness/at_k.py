@@ -13,7 +13,6 @@ from torch import Tensor
 from causal_attn.data.checks import seed_of
 from causal_attn.data.splits import Data, Split
 from causal_attn.errors import InputError
-from causal_attn.faithfulness.evaluator import train_evaluator
 from causal_attn.faithfulness.subject import checked_k, subject_of
 from causal_attn.masks import MaskSample, top_k
 from causal_attn.training.collect import collect_logits
@@ -35,6 +34,19 @@ def correct_at_k(model: Any, evaluator: Any, part: Split, sample: MaskSample, k:
     return {"own_accuracy_at_k": own, "evalx_accuracy": evalx, "gap": own - evalx}
 
 
+def everything(sample: MaskSample) -> Tensor:
+    """The mask that shows every position alike, (n, T)."""
+    every = sample.valid.float()
+    return every if sample.kind == "subset" else every / every.sum(-1, keepdim=True)
+
+
+def chooses(sample: MaskSample) -> bool:
+    """Whether every mask is a choice, equal mass on some positions and none on others, not a graded weight."""
+    masks = sample.masks.double()
+    most = masks.amax(-1, keepdim=True)
+    return bool(((masks == 0) | (masks >= most * (1 - 1e-6))).all() and ((masks == 0) & sample.valid).any())
+
+
 def right(model: Any, part: Split, sample: MaskSample, masks: Tensor | None) -> Tensor:
     """1 where the class predicted under the masks is the row's own, (n,)."""
     return (collect_logits(model, part, masks).argmax(-1) == sample.y).double()
@@ -52,7 +64,7 @@ def mean_intervals(values: dict[str, Tensor], seed: int) -> dict[str, tuple[floa
 
 def accuracy_at_k(
     result: Any, split: str = "test", *, k: int | Sequence[int] | None = None, data: Data | None = None,
-    evaluator: Any = None, seed: int = 0, progress: bool = True,
+    evaluator: Any = None, seed: int = 0, progress: bool = True, **settings: Any,
 ) -> pd.DataFrame:  # fmt: skip
     """Own accuracy, EVAL-X accuracy and gap at one k or several.
 
@@ -61,9 +73,13 @@ def accuracy_at_k(
         split: "train", "valid" or "test".
         k: positions kept, a number or a list; None: 5 for soft masks, the selector's own k for subsets.
         data: the splits.
-        evaluator: an EVAL-X evaluator; None: one is trained, once for all k.
+        evaluator: an EVAL-X evaluator; None: one is trained, once for all k, as the model itself was.
         seed: of evaluator and bootstrap.
         progress: show bars.
+        settings: of the evaluator's training, passed to `train`, instead of the model's.
+
+    A row with mass on fewer than k positions shows just those. The intervals hold the evaluator fixed: another training
+    run of it can move its accuracy on odd positions (meaningless tokens, say) by 0.1 and more.
 
     Returns:
         One row per k: columns k, and own_accuracy_at_k (higher is better), evalx_accuracy (higher), gap (lower), each
@@ -78,7 +94,7 @@ def accuracy_at_k(
         raise InputError("k: expected a number of positions or a list of them, got an empty list")
     asked = [checked_k(one, subject.sample) for one in several]
     if evaluator is None:
-        evaluator = train_evaluator(subject.model, subject.data, seed, progress)
+        evaluator = subject.evaluator(seed, progress, settings)
     rows = []
     for one in asked:
         values = correct_at_k(subject.model, evaluator, subject.split, subject.sample, one)

@@ -12,11 +12,12 @@ import pandas as pd
 
 from causal_attn.data.lexicon import sentiment_words
 from causal_attn.errors import InputError, MissingExtraError
-from causal_attn.faithfulness.evaluator import train_evaluator
 from causal_attn.faithfulness.mass import by_class, first_positions, mass_on, word_positions
 from causal_attn.faithfulness.shortcut import shortcut_test
+from causal_attn.faithfulness.subject import subject_of
 from causal_attn.storage import save_json, whole_file
 from causal_attn.training import InstanceWeighting, TrainResult
+from causal_attn.training.settings import Settings
 
 DIRECTIONS: dict[str, bool | None] = {
     "accuracy": True, "leakage_bits": False, "leakage_auc": False, "reliance": False, "excess_reliance": False,
@@ -72,6 +73,9 @@ def _masses(result: TrainResult, split: str, notes: dict[str, str]) -> Row:
         where = word_positions(part, sentiment_words(), sample.T)
     except MissingExtraError as error:
         notes["lexicon_mass"] = str(error)
+        return row
+    if not where.any():
+        notes["lexicon_mass"] = "no word of the texts is in the lexicon"
         return row
     row["lexicon_mass"] = float(mass_on(sample, where).mean())
     row["lexicon_share"] = float((where.sum(-1) / sample.valid.sum(-1)).double().mean())
@@ -132,7 +136,8 @@ class Comparison:
         return row
 
     def __str__(self) -> str:
-        return self.table().round(3).to_string()
+        verdicts = [f"{name}: {verdict}" for name, runs in self.runs.items() for verdict in _verdicts(runs)]
+        return "\n".join([self.table().round(3).T.to_string(na_rep="-"), *verdicts])
 
     def save(self, directory: str | Path) -> None:
         """Write comparison.json and comparison.csv into an existing directory."""
@@ -140,6 +145,15 @@ class Comparison:
         save_json(where / "comparison.json", {"split": self.split, "runs": {k: list(v) for k, v in self.runs.items()}})
         with whole_file(where / "comparison.csv") as temporary:
             self.table().to_csv(temporary, index_label="model")
+
+
+def _verdicts(runs: Sequence[Row]) -> list[str]:
+    """The verdicts of several seeds, each with how often it came; one seed's with its reason."""
+    said = [run["verdict"] for run in runs if "verdict" in run]
+    if len(said) < 2:
+        return said
+    short = [verdict.split(":")[0] for verdict in said]
+    return [f"{word} on {short.count(word)} of {len(short)} seeds" for word in dict.fromkeys(short)]
 
 
 def _t_interval(values: np.ndarray) -> dict[str, float]:
@@ -164,13 +178,13 @@ def compare(
         seed: of the tests.
         progress: show bars.
     """
-    evaluators: dict[tuple[int, int], Any] = {}
+    evaluators: dict[tuple[int, int, Settings], Any] = {}
     runs: dict[str, list[Row]] = {}
     for name, given in _lists(results).items():
         for result in given:
-            key = (id(result.data), result.seed)
+            key = (id(result.data), result.seed, result.settings)
             if key not in evaluators:
-                evaluators[key] = train_evaluator(result.model, result.data, result.seed, progress)
+                evaluators[key] = subject_of(result, split, None).evaluator(result.seed, progress, {})
             row = measure(
                 result, split, evaluator=evaluators[key], k=k, n_permutations=n_permutations, seed=seed,
                 progress=progress,

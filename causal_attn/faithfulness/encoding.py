@@ -12,7 +12,9 @@ selector chose to show just these still tells the class. With
 
 Both are calibrated by one temperature each on the validation split, r under the selector's masks, q under random
 choices of k positions: under the selector's a temperature could sharpen a chance preference of q into a reading of the
-code. Honest selections have an encoding of about 0, a little more where q is the poorer fit. Selections by position, by
+code. Honest selections have an encoding of about 0 where q reads as well as r, and more where q is the poorer fit (0.23
+for PlantedText's oracle with a small pooled part, whose log q is the highest all the same). So selectors are ranked by
+the score; encodings alone compare only selectors that show the same words. Selections by position, by
 prediction, or of one word by others that stay hidden (the marginal kind: to show one word for the class and hide one
 against it is of that kind) have it above 0, and rank below honest ones that show as much.
 """
@@ -32,7 +34,6 @@ from causal_attn.attention.protocol import in_mode
 from causal_attn.data.checks import fraction, seed_of
 from causal_attn.data.splits import Data, Split
 from causal_attn.diagnostics.intervals import percentile_interval
-from causal_attn.faithfulness.evaluator import train_evaluator
 from causal_attn.faithfulness.subject import checked_k, subject_of
 from causal_attn.masks import MaskSample, top_k
 from causal_attn.training import train
@@ -64,8 +65,10 @@ class EncodingScore:
     k: int
 
     def __repr__(self) -> str:
-        low, high = self.intervals["encoding"]
-        return f"EncodingScore({self.score:.3f} nats, encoding {self.encoding:.3f} [{low:.3f}, {high:.3f}], k={self.k})"
+        lines = [f"encoding score at k = {self.k}, nats; compare scores, not encodings, of different selectors"]
+        for name, (low, high) in self.intervals.items():
+            lines.append(f"  {name:<18} {getattr(self, name):7.3f}  [{low:7.3f}, {high:7.3f}]")
+        return "\n".join(lines)
 
 
 def shown_masks(masks: Tensor, valid: Tensor, kind: str, k: int) -> Tensor:
@@ -90,7 +93,7 @@ def encoding_score(
         strength: how much a nat of encoding costs, 0 or more.
         seed: of evaluator, reader and bootstrap.
         progress: show bars.
-        settings: passed to `train` for both (epochs, batch_size, ...).
+        settings: passed to `train` for both (epochs, batch_size, ...), instead of the model's own.
 
     Raises:
         InputError: before any work, as in `shortcut_test`.
@@ -99,8 +102,9 @@ def encoding_score(
     subject = subject_of(result, split, data)
     model, source, sample = subject.model, subject.data, subject.sample
     k = checked_k(k, sample)
+    settings = {**subject.settings, **settings}
     if evaluator is None:
-        evaluator = train_evaluator(model, source, seed, progress, **settings)
+        evaluator = subject.evaluator(seed, progress, settings)
     reader = _reader(model, source, sample, k, seed, progress, settings)
     masks, valid = collect_masks(model, source.valid)
     generator = torch.Generator().manual_seed(seed)

@@ -127,7 +127,9 @@ def _evaluator_at_k(setting: Setting, scores: Tensor) -> Tensor:
     if setting.evaluator is None:
         raise InputError("evaluator: expected an EVAL-X evaluator for accuracies at k, got None")
     k = torch.full((setting.sample.n,), setting.k)
-    kept = top_by(scores, setting.sample.valid, k).float()
+    kept = top_by(scores, setting.sample.valid, k)
+    mask_like = (scores >= 0).all(-1, keepdim=True) & (scores > 0).any(-1, keepdim=True)
+    kept = (kept & ~(mask_like & (scores <= 0))).float()  # as `top_k` has it: what got nothing is not shown
     shown = kept if setting.sample.kind == "subset" else kept / kept.sum(-1, keepdim=True)
     return collect_logits(setting.evaluator, setting.split, shown)
 
@@ -173,7 +175,11 @@ def leave_one_out_agreement(setting: Setting, scores: Tensor) -> Tensor:
 
 
 def gradient_agreement(setting: Setting, scores: Tensor) -> Tensor:
-    """τ between the sizes of the scores and |m_t ∂f/∂m_t|. Shape (n,)."""
+    """τ between the sizes of the scores and |m_t ∂f/∂m_t|. Shape (n,).
+
+    As in Jain & Wallace (2019), whose gradient by the input is a multiple of the attention there, this quantity holds
+    m: where ∂f/∂m knows nothing of m, τ of the mask itself is about 0.5, not 0. Gradient×input has 1 by definition.
+    """
     return kendall_tau(scores.abs(), setting.gradients, setting.sample.valid)
 
 

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from causal_attn.data.splits import Split
-from causal_attn.diagnostics.intervals import percentile_interval
+from causal_attn.diagnostics.intervals import percentile_interval, widened
 from causal_attn.errors import InputError
 from causal_attn.masks import MaskSample, moved
 from causal_attn.training.collect import collect_logits
@@ -122,7 +122,8 @@ def swap_effects(model: Any, split: Split, sample: MaskSample, swaps: Swaps) -> 
 def reliance(model: Any, evaluator: Any, split: Split, sample: MaskSample, seed: int = 0) -> Reliance:
     """Reliance of `model` on its masks `sample` over `split`, and its excess over the evaluator's on the same swaps.
 
-    Intervals: 95%, Bayesian bootstrap over rows, each swap weighted by the product of its three rows' weights.
+    Intervals: 95%, Bayesian bootstrap over rows, each swap weighted by the product of its three rows' weights, and
+    wider where the rarest class has few rows.
     """
     rng = np.random.default_rng([seed, 2])
     n_pairs = int(np.clip(PAIRS_PER_ROW * sample.n, MIN_PAIRS, MAX_PAIRS))
@@ -132,8 +133,12 @@ def reliance(model: Any, evaluator: Any, split: Split, sample: MaskSample, seed:
     draws = np.array([_resampled(own, base, swaps, sample.n, rng) for _ in range(N_BOOTSTRAP)])
     excess = draws[:, 0] - np.maximum(0, draws[:, 1])
     point = float(own.mean()), float(base.mean())
-    intervals = percentile_interval(draws[:, 0]), percentile_interval(excess)
-    return Reliance(point[0], point[0] - max(0.0, point[1]), point[1], *intervals, n_pairs)
+    beyond = point[0] - max(0.0, point[1])
+    few = int(sample.y.bincount()[sample.y.unique()].min())
+    intervals = [
+        widened(p, percentile_interval(d), few, -1.0, 1.0) for p, d in ((point[0], draws[:, 0]), (beyond, excess))
+    ]
+    return Reliance(point[0], beyond, point[1], intervals[0], intervals[1], n_pairs)
 
 
 def _resampled(

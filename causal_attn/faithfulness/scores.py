@@ -6,7 +6,8 @@ have the sign of the support for that class; attention itself has none below 0.
 
     gradient×input          m_t ∂f/∂m_t
     integrated gradients    m_t ∫₀¹ ∂f/∂m_t(x, αm) dα, by the midpoint rule (Sundararajan et al. 2017); they sum to
-                            f(x, m) − f(x, 0) where f is smooth
+                            f(x, m) − f(x, 0) where f is smooth. Where f does not change with the scale of m, as in
+                            `PixelAttention`, f jumps at 0 and this is a multiple of gradient×input
     leave-one-out           p(ŷ | x, m) − p(ŷ | x, m with m_t = 0), the rest of the mask as it was
 
 Each is (n, T), 0 on padding. Cost: one, `IG_STEPS`, and T predictions a row.
@@ -67,7 +68,7 @@ def _gradients(model: Any, split: Split, sample: MaskSample, target: Tensor, sca
             width = width_of(model, x)
             m = (scale * sample.masks[index, :width].float()).to(device).requires_grad_()
             chosen = log_odds(model.predict(x, m), target[index].to(device)).sum()
-            out[index, :width] = torch.autograd.grad(chosen, m)[0].double().cpu()
+            out[index, :width] = torch.autograd.grad(chosen, m, materialize_grads=True)[0].double().cpu()
     return out * sample.valid
 
 

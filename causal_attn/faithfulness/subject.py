@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import torch
@@ -11,22 +12,30 @@ from causal_attn.attention import check_model
 from causal_attn.data.checks import whole
 from causal_attn.data.splits import Data, Split
 from causal_attn.errors import InputError
+from causal_attn.faithfulness.evaluator import train_evaluator
 from causal_attn.masks import MaskSample
 from causal_attn.training import TrainResult
 from causal_attn.training.collect import collect_masks, device_of, to_device
 
+TUNED = ("epochs", "batch_size", "learning_rate", "weight_decay", "patience")
+"""What `train` takes of the settings."""
 TEXT_K = 5
 """Positions kept at "top k" for soft masks."""
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A model, its data, one of the splits, and the masks of that split's rows."""
+    """A model, its data, one of the splits, the masks of that split's rows, and how the model was trained, if known."""
 
     model: Any
     data: Data
     split: Split
     sample: MaskSample
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def evaluator(self, seed: int, progress: bool, settings: Mapping[str, Any]) -> Any:
+        """An EVAL-X evaluator, trained as the model itself was, but for what `settings` says."""
+        return train_evaluator(self.model, self.data, seed, progress, **{**self.settings, **settings})
 
 
 def subject_of(result: Any, split: str, data: Data | None) -> Subject:
@@ -47,10 +56,11 @@ def subject_of(result: Any, split: str, data: Data | None) -> Subject:
     part = source.split(split)
     probe = to_device(part.batch(torch.arange(min(8, len(part))))[0], device_of(model))
     check_model(model, probe, source.n_classes)
+    settings = {name: value for name, value in asdict(result.settings).items() if name in TUNED} if trained else {}
     if trained and result.data.split(split) is part:
-        return Subject(model, source, part, result.masks(split))
+        return Subject(model, source, part, result.masks(split), settings)
     masks, valid = collect_masks(model, part)
-    return Subject(model, source, part, MaskSample(masks, part.y, valid, n_classes=source.n_classes))
+    return Subject(model, source, part, MaskSample(masks, part.y, valid, n_classes=source.n_classes), settings)
 
 
 def checked_k(k: int | None, sample: MaskSample) -> int:

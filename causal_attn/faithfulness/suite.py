@@ -16,7 +16,6 @@ from causal_attn.data.checks import seed_of
 from causal_attn.data.splits import Data, Split
 from causal_attn.errors import InputError
 from causal_attn.faithfulness.controls import CONTROLS, replaced
-from causal_attn.faithfulness.evaluator import train_evaluator
 from causal_attn.faithfulness.metrics import METRICS, Setting
 from causal_attn.faithfulness.scores import SCORERS, checked_scores, leave_one_out
 from causal_attn.faithfulness.subject import checked_k, subject_of
@@ -70,7 +69,9 @@ class FaithfulnessSuite:
         context = table[table["higher_is_better"].isna()]
         if len(context):
             moves = ", ".join(f"{m.removeprefix('tv_')} {v:.3f}" for m, v in zip(context["metric"], context["value"]))
-            lines.append(f"predictions move (total variation) when attention is replaced: {moves}")
+            lines.append("predictions move (total variation) when attention is replaced:")
+            lines.append(f"    {moves}")
+        lines.append(".table() has 95% intervals; a method's agreement with itself is 1 by definition")
         return "\n".join(lines)
 
     __repr__ = __str__
@@ -89,7 +90,7 @@ def faithfulness_suite(
         data: the splits; an evaluator is trained on `data.train`.
         scores: scores of positions by name, beside attention's own masks: arrays (n, T) in the split's order, or the
             names of post-hoc methods, see `SCORERS`. None: all of those.
-        evaluator: an EVAL-X evaluator; None: one is trained.
+        evaluator: an EVAL-X evaluator; None: one is trained, as the model itself was.
         k: positions kept by the accuracies at k; None: 5 for soft masks, the selector's own k for subsets.
         rationales: where the evidence lies, bool (n, T); None: the split's own, if it has them.
         metrics: names in `METRICS`; None: all that can be computed.
@@ -115,7 +116,7 @@ def faithfulness_suite(
     if where is None and any(METRICS[m].needs == "rationales" for m in wanted):
         raise InputError("rationales: expected where the evidence lies, (n, T); this split has none")
     if evaluator is None and any(METRICS[m].needs == "evaluator" for m in wanted):
-        evaluator = train_evaluator(model, subject.data, seed, progress)
+        evaluator = subject.evaluator(seed, progress, {})
     setting = Setting(model, evaluator, part, sample, k, where, {})
     bar = tqdm(total=len(asked) * len(wanted) + len(chosen), desc="faithfulness", disable=not progress, leave=False)
     values: dict[tuple[str, str], np.ndarray] = {}

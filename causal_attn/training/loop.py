@@ -5,9 +5,7 @@ from __future__ import annotations
 import copy
 import time
 import warnings
-from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -20,7 +18,7 @@ from tqdm.auto import tqdm
 from causal_attn.attention import check_model, parameter_roles
 from causal_attn.attention.protocol import in_mode
 from causal_attn.attention.seeding import forked_rng
-from causal_attn.data.checks import seed_of, whole
+from causal_attn.data.checks import seed_of
 from causal_attn.data.splits import Data, Split
 from causal_attn.errors import InputError, NotEstimableError
 from causal_attn.masks import first_row
@@ -35,49 +33,14 @@ from causal_attn.training.collect import (
 )  # fmt: skip
 from causal_attn.training.result import TrainResult
 from causal_attn.training.schemes import ERM, Phase, Scheme
+from causal_attn.training.settings import BATCH_SIZE, EPOCHS, Settings
 from causal_attn.training.weighting import Plan, refresh
 
-UNTIL_BATCHES = 10
-"""Batches over which the accuracy is averaged that can end a phase early."""
-EPOCHS = 5
-BATCH_SIZE = 64
+UNTIL_ROWS = 512
+"""Validation rows on which the accuracy is measured that can end a phase early."""
 MAX_DECAY = 0.99
 TINY = 1e-6
 """A mass nearer to 0 or 1 counts as this near: its logarithm would be infinite."""
-
-
-@dataclass(frozen=True)
-class Settings:
-    """Numbers of the optimiser, AdamW with an exponential moving average of the parameters.
-
-    The defaults were chosen on Rotten Tomatoes with `TextAttention`; a model of one's own may want another rate.
-
-    Args:
-        epochs: epochs of a joint phase; other phases take their share of it.
-        batch_size: rows.
-        learning_rate: step size.
-        weight_decay: decoupled.
-        clip: largest norm of a gradient.
-        patience: epochs without a better validation accuracy after which a phase ends and its best epoch is kept;
-            None: all epochs, and the last one's average is kept.
-    """
-
-    epochs: int = EPOCHS
-    batch_size: int = BATCH_SIZE
-    learning_rate: float = 5e-3
-    weight_decay: float = 0.5
-    clip: float = 1.0
-    patience: int | None = None
-
-    def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size", "patience"):
-            value = getattr(self, name)
-            if name != "patience" or value is not None:
-                object.__setattr__(self, name, whole(value, name, 1))
-        for name, least in (("learning_rate", 0.0), ("clip", 0.0), ("weight_decay", -1e-300)):
-            value = getattr(self, name)
-            if not isinstance(value, (int, float)) or not least < value < float("inf"):
-                raise InputError(f"{name}: expected a positive number, got {value!r}")
 
 
 def train(
@@ -90,7 +53,8 @@ def train(
     Args:
         model: an `AttentionClassifier` that is an nn.Module; it is not changed.
         data: the splits.
-        scheme: `ERM()`, `InstanceWeighting(...)`, `RandomAttentionPretraining(...)`; None: ERM.
+        scheme: `ERM()`, `InstanceWeighting(...)`, `RandomAttentionPretraining(...)`, or one that makes a shortcut on
+            purpose, `SkewedGenerator(...)`, `SkewedPredictor(...)`; None: ERM.
         epochs: epochs of a joint phase; pretraining takes 1.2 times as many, an attention through a frozen part 0.6.
         batch_size: rows per step; rows of like length go together.
         learning_rate, weight_decay: of AdamW.
@@ -124,7 +88,7 @@ def train(
             run.phase(phase, learning)
     trained.eval()
     history = pd.DataFrame(run.history)
-    return TrainResult(trained, data, scheme, history, seed, time.perf_counter() - started)
+    return TrainResult(trained, data, scheme, history, seed, time.perf_counter() - started, settings)
 
 
 class _Run:
@@ -170,6 +134,14 @@ class _Run:
                 break
             if reached:
                 break
+        else:
+            if phase.until is not None:
+                warnings.warn(
+                    f"{phase.name}: accuracy {phase.until} was not reached in {epochs} epochs; joint training starts "
+                    "without the shortcut that was asked for",
+                    UserWarning,
+                    stacklevel=3,
+                )
         bar.close()
         self.model.load_state_dict(kept)
 
@@ -200,7 +172,6 @@ class _Run:
     ) -> tuple[float, float, bool]:
         """One pass over the training rows: mean weighted loss, nats, accuracy, and whether the phase is done early."""
         total, right, seen = 0.0, 0, 0
-        lately: deque[float] = deque(maxlen=UNTIL_BATCHES)
         with in_mode(self.model, training=True):
             _hold_statistics(self.model, learning)
             for index, x, y in self._rows():
@@ -217,9 +188,7 @@ class _Run:
                 total += loss.item() * len(y)
                 right += int(hits.sum())
                 seen += len(y)
-                lately.append(float(hits.double().mean()))
-                full = len(lately) == min(UNTIL_BATCHES, -(-len(self.data.train) // self.settings.batch_size))
-                if phase.until is not None and full and np.mean(lately) >= phase.until:
+                if phase.until is not None and self._first_accuracy(phase, average.module) >= phase.until:
                     optimiser.zero_grad(set_to_none=True)
                     return total / seen, right / seen, True
         optimiser.zero_grad(set_to_none=True)
@@ -231,15 +200,23 @@ class _Run:
         """Loss of each row, nats, and whether it is right: of the class, or of choosing the first position."""
         if phase.first is not None:
             wanted = self._table(phase.first, "train")[index].to(y.device)
-            mass = self.model.masks(x)[:, 0].clamp(TINY, 1 - TINY)
+            mass = TINY + (1 - 2 * TINY) * self.model.masks(x)[:, 0]  # not clamped: a choice of 0 has a gradient, too
             return nn.functional.binary_cross_entropy(mass, wanted.to(mass), reduction="none"), (mass > 0.5) == wanted
         logits = self.model.predict(x, self._shown(phase, x, index, plan))
         return nn.functional.cross_entropy(logits, y, reduction="none"), logits.argmax(-1) == y
 
+    def _first_accuracy(self, phase: Phase, model: Any) -> float:
+        """How often m_0 > ½ where it shall be, on the first UNTIL_ROWS validation rows, in eval mode."""
+        assert phase.first is not None
+        index = torch.arange(min(UNTIL_ROWS, len(self.data.valid)))
+        with in_mode(model, training=False), torch.no_grad():
+            mass = model.masks(to_device(self.data.valid.batch(index)[0], device_of(model)))[:, 0].cpu()
+        return float(((mass > 0.5) == self._table(phase.first, "valid")[index]).double().mean())
+
     def _table(self, of: Any, split: str) -> Tensor:
         """What a phase says of a split's rows, found once."""
         if (of, split) not in self.tables:
-            self.tables[of, split] = of(self.data.split(split))
+            self.tables[of, split] = of(self.data, split)
         return self.tables[of, split]
 
     def _rows(self) -> Iterator[tuple[Tensor, Any, Tensor]]:

@@ -12,6 +12,7 @@ from causal_attn.data.splits import Data
 from causal_attn.masks import MaskSample
 from causal_attn.training.collect import collect_logits, collect_masks
 from causal_attn.training.schemes import Scheme
+from causal_attn.training.settings import Settings
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,7 @@ class TrainResult:
         history: one row per epoch: phase, epoch, loss (nats), accuracies, support deficit, ESS in rows, seconds.
         seed: of the run.
         seconds: wall time of training.
+        settings: of the optimiser; tests train their evaluators with the same.
     """
 
     model: Any
@@ -48,7 +50,13 @@ class TrainResult:
     history: pd.DataFrame
     seed: int
     seconds: float
+    settings: Settings = field(default_factory=Settings)
     _cache: dict[tuple[str, str], Any] = field(default_factory=dict, repr=False, compare=False)
+
+    def __repr__(self) -> str:
+        last = "" if self.history.empty else f", valid accuracy {self.history['valid_accuracy'].iloc[-1]:.3f}"
+        name, scheme = type(self.model).__name__, type(self.scheme).__name__
+        return f"TrainResult({name}, {scheme}, data {self.data.name!r}, seed {self.seed}{last}, {self.seconds:.1f} s)"
 
     def masks(self, split: str = "train") -> MaskSample:
         """The model's masks on a split, with its classes: what the selection model is fitted on."""

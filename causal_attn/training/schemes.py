@@ -13,7 +13,7 @@ from typing import Literal, Protocol
 from torch import Tensor
 
 from causal_attn.data.checks import whole
-from causal_attn.data.splits import Split
+from causal_attn.data.splits import Data
 from causal_attn.errors import InputError
 from causal_attn.selection import SelectionModel
 from causal_attn.training.laws import Law, law_named
@@ -29,10 +29,10 @@ class Phase:
         law: the law of random masks shown; None: the model's own.
         weighting: how rows are weighted; None: equally.
         share: of the number of epochs asked for, rounded; at least one epoch.
-        given: masks of a split's rows, (n, T), shown instead of the model's own; None: not so.
-        first: whether a row's mask shall choose the first position, (n,) of 0 and 1; the masks then learn that alone,
-            by cross-entropy of the mass there. None: the class is learnt.
-        until: accuracy, over the last UNTIL_BATCHES batches, at which the phase ends early; None: it runs its epochs.
+        given: masks shown instead of the model's own, (n, T), from the data and the split's name; None: not so.
+        first: whether a row's mask shall choose the first position, (n,) of 0 and 1, likewise; the masks then learn
+            that alone, by cross-entropy of the mass there. None: the class is learnt.
+        until: accuracy on up to UNTIL_ROWS validation rows at which the phase ends at once; None: it runs its epochs.
     """
 
     name: str
@@ -40,8 +40,8 @@ class Phase:
     law: Law | None = None
     weighting: InstanceWeighting | None = None
     share: float = 1.0
-    given: Callable[[Split], Tensor] | None = None
-    first: Callable[[Split], Tensor] | None = None
+    given: Callable[[Data, str], Tensor] | None = None
+    first: Callable[[Data, str], Tensor] | None = None
     until: float | None = None
 
 

@@ -7,19 +7,19 @@ from sklearn.metrics import roc_auc_score
 
 from causal_attn.data.worlds import DeterministicLeak, Gaussian, Null, Tabular
 from causal_attn.diagnostics.leakage import (
-    _bits,
-    _BoundSolver,
     _fast_auc,
-    _held_out_losses,
-    _permutations,
     leakage_test,
     macro_auc,
 )
+from causal_attn.diagnostics.many_fits import BoundSolver, held_out_losses, with_ones
+from causal_attn.diagnostics.permuting import conditional_permutations, permutations
 from causal_attn.errors import InputError
 from causal_attn.masks import MaskSample
 from causal_attn.selection.crossfit import assign_folds
 from causal_attn.selection.newton import find_mode
 from causal_attn.selection.response import linear_log_prob, with_intercept
+
+ONES = torch.ones(200, 1, dtype=torch.float64)
 
 
 def null_p_values(replicates, n=40, permutations=39, world=None):
@@ -90,26 +90,25 @@ def test_bits_are_those_of_the_held_out_probabilities():
     entropy = -(sample.prior * sample.prior.log()).sum()
     assert test.bits == pytest.approx(float(entropy + own) / math.log(2))
     assert test.auc == pytest.approx(macro_auc(test.log_prob, sample.y))
-    assert _bits(sample.prior.log().expand(150, 3), sample.y, sample.prior) == pytest.approx(0, abs=1e-12)
 
 
 def test_every_permutation_is_refitted_from_scratch():
     sample = Gaussian(strength=1.0).sample(90, 0)
     fold = assign_folds(sample, 5, 0)
-    labels = torch.from_numpy(_permutations(sample.y.numpy(), fold.numpy(), 3, np.random.default_rng(0)))
-    loss, log_prob = _held_out_losses(sample.masks, labels, fold, 2, False)
+    labels = permutations(sample.y, fold, 3, np.random.default_rng(0))
+    loss, log_prob = held_out_losses(sample.masks, labels, fold, 2, False)
     for row in range(4):
-        alone, its_own = _held_out_losses(sample.masks, labels[row : row + 1], fold, 2, False)
+        alone, its_own = held_out_losses(sample.masks, labels[row : row + 1], fold, 2, False)
         assert float(alone) == pytest.approx(float(loss[row]), abs=1e-6)
         by_hand = -its_own[torch.arange(90), labels[row]].mean()
         assert float(by_hand) == pytest.approx(float(alone))
-    torch.testing.assert_close(log_prob, _held_out_losses(sample.masks, labels[:1], fold, 2, False)[1])
+    torch.testing.assert_close(log_prob, held_out_losses(sample.masks, labels[:1], fold, 2, False)[1])
 
 
 def test_blocks_of_permutations_change_nothing(monkeypatch):
     sample = Gaussian().sample(60, 0)
     whole = leakage_test(sample, 19)
-    monkeypatch.setattr("causal_attn.diagnostics.leakage.CHUNK_ENTRIES", 500)
+    monkeypatch.setattr("causal_attn.diagnostics.many_fits.CHUNK_ENTRIES", 500)
     parts = leakage_test(sample, 19)
     assert parts.p_value == whole.p_value
     torch.testing.assert_close(parts.log_prob, whole.log_prob)
@@ -117,7 +116,7 @@ def test_blocks_of_permutations_change_nothing(monkeypatch):
 
 def test_labels_move_within_their_fold():
     y, fold = np.arange(50) % 3, np.arange(50) % 5
-    labels = _permutations(y, fold, 20, np.random.default_rng(0))
+    labels = permutations(torch.from_numpy(y), torch.from_numpy(fold), 20, np.random.default_rng(0)).numpy()
     assert (labels[0] == y).all()
     assert all((labels[i] != y).any() for i in range(1, 21))
     for number in range(5):
@@ -130,8 +129,8 @@ def test_the_bound_solver_reaches_newtons_fit(monkeypatch, k, lam):
     world = Gaussian(n_classes=k, n_positions=4, strength=0.6, seed=5)
     sample = world.sample(250, 0)
     phi = world.features(sample.masks)
-    monkeypatch.setattr(_BoundSolver, "_evidence_precision", lambda self, g, w, bend: torch.full((len(g), 1, 1), lam))
-    got = _BoundSolver.on(phi[:200], k).fit_predict(sample.y[None, :200], phi[200:])[0]
+    monkeypatch.setattr(BoundSolver, "_evidence_precision", lambda self, g, w, bend: torch.full((len(g), 1, 1), lam))
+    got = BoundSolver.on(phi[:200], k, ONES[:200]).fit_predict(sample.y[None, :200], phi[200:], ONES[:50])[0]
     uniform = torch.full((k,), 1 / k).log()
     mode = find_mode(with_intercept(phi[:200]), sample.y[:200], uniform, prior_precision=lam)
     torch.testing.assert_close(got.exp(), linear_log_prob(mode.theta, phi[200:], uniform).exp(), atol=1e-3, rtol=0)
@@ -139,7 +138,7 @@ def test_the_bound_solver_reaches_newtons_fit(monkeypatch, k, lam):
 
 def test_the_solvers_precision_maximises_the_evidence_about_its_weights():
     phi = torch.randn(60, 3)
-    solver = _BoundSolver.on(phi, 3)
+    solver = BoundSolver.on(phi, 3, ONES[:60])
     gradient, w, bend = torch.randn(4, 3, 2) * 20, torch.randn(4, 3, 2), torch.tensor([0.1, 0.2, 0.3, 0.33])
     got = solver._evidence_precision(gradient, w, bend).reshape(-1).log()
     grid = torch.linspace(-2, 14, 1601)
@@ -213,3 +212,97 @@ def test_intervals_are_wide_where_a_class_has_few_rows(rare):
         missed += not low <= 0.5 <= high
         assert 0 <= low <= high <= 1
     assert missed <= 4  # at most a tenth, and what 20 samples can tell of it
+
+
+# ------------------------------------------------------------------------------------------------ given other features
+
+
+def content_world(n, seed, beyond):
+    """φ tells the class, the mask follows φ (a leak without a code), and with `beyond` above 0 y as well."""
+    rng = np.random.default_rng(seed)
+    phi = rng.normal(size=n)
+    y = (rng.random(n) < 1 / (1 + np.exp(-2 * phi))).astype(int)
+    logits = rng.normal(size=(n, 4)) * 0.5
+    logits[:, 0] += phi + beyond * (2 * y - 1)
+    masks = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    return MaskSample(masks, y), phi
+
+
+def test_a_mask_that_follows_its_content_leaks_nothing_beyond_it():
+    sample, phi = content_world(800, 0, 0.0)
+    assert leakage_test(sample, 39).p_value == pytest.approx(1 / 40)
+    test = leakage_test(sample, 39, given=phi)
+    assert test.p_value > 0.05
+    assert test.bits == pytest.approx(0, abs=0.01)
+    assert test.auc == pytest.approx(test.auc_given, abs=0.01)
+    coded, phi = content_world(800, 0, 1.0)
+    test = leakage_test(coded, 39, given=phi)
+    assert test.p_value == pytest.approx(1 / 40)
+    assert test.bits > 0.1
+    assert test.auc > test.auc_given + 0.02
+    assert f"given features alone {test.auc_given:.3f}" in repr(test)
+
+
+def conditional_p_values(replicates, n, permutations):
+    return np.array([
+        leakage_test(*content_world(n, s, 0.0)[:1], permutations, seed=s, given=content_world(n, s, 0.0)[1]).p_value
+        for s in replicates
+    ])  # fmt: skip
+
+
+def test_a_few_conditional_null_p_values_are_not_small():
+    p = conditional_p_values(range(15), 80, 19)
+    assert (p <= 0.1).sum() <= 6
+    assert p.max() > 0.5
+
+
+@pytest.mark.slow
+def test_the_conditional_type_one_error_is_the_level():
+    p = conditional_p_values(range(200), 150, 99)
+    assert 0.01 <= (p <= 0.05).mean() <= 0.10
+    assert (p <= 0.10).mean() <= 0.16
+
+
+def test_conditional_permutations_have_their_law():
+    """Three rows, one label 1: where it lies is P(i) ∝ odds_i, by enumeration."""
+    rng = np.random.default_rng(0)
+    given = torch.from_numpy(rng.normal(size=(60, 1)))
+    y = torch.from_numpy((rng.random(60) < 1 / (1 + np.exp(-given[:, 0].numpy()))).astype(int))
+    fold = torch.arange(60) // 3
+    free = with_ones(given)
+    empty = torch.empty(60, 0, dtype=torch.float64)
+    log_r = BoundSolver.on(empty, 2, free).fit_predict(y[None], empty, free)[0]
+    n = 4000
+    labels = conditional_permutations(y, given, fold, 2, n, np.random.default_rng(1))
+    assert torch.equal(labels[0], y)
+    assert torch.equal(labels.reshape(n + 1, 20, 3).sum(-1), y.reshape(20, 3).sum(-1).expand(n + 1, 20))
+    for number in range(20):
+        rows = slice(3 * number, 3 * number + 3)
+        if int(y[rows].sum()) != 1:
+            continue
+        odds = (log_r[rows, 1] - log_r[rows, 0]).softmax(0)
+        share = labels[1:, rows].double().mean(0)
+        assert ((share - odds).abs() < 4.5 * (odds * (1 - odds) / n).sqrt()).all()
+
+
+def test_unpenalised_features_reach_newtons_fit():
+    sample, phi = content_world(300, 1, 0.0)
+    given = torch.from_numpy(phi)[:, None]
+    empty = torch.empty(300, 0, dtype=torch.float64)
+    got = BoundSolver.on(empty, 2, with_ones(given)).fit_predict(sample.y[None], empty, with_ones(given))[0]
+    from sklearn.linear_model import LogisticRegression
+
+    want = LogisticRegression(C=1e12, tol=1e-10, max_iter=1000).fit(phi[:, None], sample.y.numpy())
+    np.testing.assert_allclose(got.exp().numpy(), want.predict_proba(phi[:, None]), atol=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (np.ones(5), r"given: expected features of shape \(30, p\)"),
+        (np.full(30, np.nan), "given: expected finite .*row 0"),
+    ],
+)
+def test_wrong_given_features_are_named(given, message):
+    with pytest.raises(InputError, match=message):
+        leakage_test(Null().sample(30, 0), 0, given=given)

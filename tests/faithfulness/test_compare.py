@@ -86,11 +86,11 @@ def evaluators(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     """Evaluators untrained, and for which data and seed each was asked."""
     asked: list[tuple[int, int]] = []
 
-    def untrained(model: Any, data: Data, seed: int = 0, progress: bool = True) -> Any:
+    def untrained(model: Any, data: Data, seed: int = 0, progress: bool = True, **settings: Any) -> Any:
         asked.append((id(data), seed))
         return model.fresh(seed + 1)
 
-    monkeypatch.setattr(MODULE, "train_evaluator", untrained)
+    monkeypatch.setattr("causal_attn.faithfulness.subject.train_evaluator", untrained)
     return asked
 
 

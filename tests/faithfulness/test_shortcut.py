@@ -35,15 +35,97 @@ def place_world(n: int = 300, tells: bool = True, t: int = 8) -> tuple[Data, Mas
 
 def test_an_answer_read_off_the_mask_is_a_shortcut() -> None:
     data, sample = place_world()
-    test = shortcut_test(Fixed("mask", -8.0), "test", data=data, evaluator=Fixed("nothing"), **QUICK)
+    test = shortcut_test(Fixed("mask", -8.0), "test", data=data, evaluator=Fixed("evidence"), **QUICK)
     assert test.verdict.startswith("shortcut: the mask tells the class")
     assert test.excess_reliance == test.reliance > 0.7
     assert test.own_accuracy > 0.9
-    assert test.evalx_accuracy == 0.5
+    assert test.evalx_accuracy == test.evaluator_accuracy == 1
     assert test.leakage_auc > 0.9
     assert test.p_value == pytest.approx(1 / 41)
     leak = leakage_test(sample, 40, 0)
     assert (test.leakage_bits, test.leakage_auc) == (leak.bits, leak.auc)
+
+
+def pair_world(n: int = 400) -> tuple[Data, MaskSample]:
+    """Class 0 has masks on positions {0, 1} or {2, 3}, class 1 on {0, 2} or {1, 3}: all as often."""
+    g = torch.Generator().manual_seed(3)
+    y = torch.arange(n) % 2
+    second = torch.randint(2, (n,), generator=g)
+    places = torch.tensor([[[0, 1], [2, 3]], [[0, 2], [1, 3]]])[y, second]
+    masks = torch.zeros(n, 6).scatter_(1, places, 1.0)
+    evidence = torch.zeros(n, 6)
+    evidence[:, 5] = 2.0 * y - 1
+    return fixed_data(masks, evidence, y), MaskSample(masks, y)
+
+
+class Pairs(Fixed):
+    """Reads the class off which pair was chosen."""
+
+    def predict(self, x: Tensor, m: Tensor) -> Tensor:
+        score = self.c * (1 - 2 * (m[:, 0] * m[:, 1] + m[:, 2] * m[:, 3] > 0).float())
+        return torch.stack([torch.zeros_like(score), score], -1)
+
+
+def test_a_code_that_a_linear_leakage_test_misses_is_a_shortcut_all_the_same() -> None:
+    data, _ = pair_world()
+    test = shortcut_test(Pairs("mask", 6.0), "test", data=data, evaluator=Fixed("evidence"), **QUICK)
+    assert test.p_value > 0.05
+    assert test.excess_reliance > 0.9
+    assert test.verdict.startswith("shortcut: the downstream part takes its answer from the mask")
+
+
+def test_too_few_permutations_clear_and_condemn_nothing_by_themselves() -> None:
+    data, _ = place_world()
+    options: dict[str, Any] = {"data": data, "evaluator": Fixed("evidence"), "progress": False}
+    test = shortcut_test(Fixed("mask", -8.0), "test", n_permutations=10, **options)
+    assert test.verdict.startswith("shortcut")
+    assert "10 permutations are too few" in test.verdict
+
+
+def test_an_evaluator_that_cannot_read_gives_no_verdict() -> None:
+    data, _ = place_world()
+    test = shortcut_test(Fixed("mask", -8.0), "test", data=data, evaluator=Fixed("nothing"), **QUICK)
+    assert test.verdict.startswith("undecided: the evaluator, shown every position, does no better than guessing")
+
+
+def test_hard_masks_whose_words_the_evaluator_cannot_read_are_not_cleared() -> None:
+    """The choice is of the words by their meaning, at places that tell nothing: no swap shows it, the gap does."""
+    g = torch.Generator().manual_seed(0)
+    y = torch.arange(300) % 2
+    where = torch.randint(8, (300,), generator=g)
+    masks = torch.nn.functional.one_hot(where, 8).float()
+    evidence = torch.zeros(300, 8)
+    evidence[torch.arange(300), where] = 2.0 * y - 1
+    evidence[torch.arange(300), (where + 1) % 8] = 0.5 * (2.0 * y - 1)
+    data = fixed_data(masks, evidence, y)
+
+    class Elsewhere(Fixed):
+        """Reads what is left over where the mask is not, all of it where nothing is hidden."""
+
+        def predict(self, x: Tensor, m: Tensor) -> Tensor:
+            score = (x[:, 8:] * (m > 0) * (x[:, 8:].abs() < 1)).sum(-1)
+            return torch.stack([torch.zeros_like(score), self.c * score], -1)
+
+    test = shortcut_test(Fixed("evidence", 4.0), "test", data=data, evaluator=Elsewhere("evidence"), **QUICK)
+    assert test.gap == pytest.approx(0.5, abs=0.1)
+    assert test.verdict.startswith("undecided: no code in the places")
+
+
+def test_an_evaluator_is_trained_as_the_model_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[dict[str, Any]] = []
+
+    def trained(model: Any, data: Data, seed: int, progress: bool, **settings: Any) -> Any:
+        asked.append(settings)
+        return model
+
+    monkeypatch.setattr("causal_attn.faithfulness.subject.train_evaluator", trained)
+    result = train(small_text(), token_data(), epochs=3, learning_rate=0.02, weight_decay=0.1, progress=False)
+    shortcut_test(result, k=2, **QUICK)
+    shortcut_test(result, k=2, epochs=7, **QUICK)
+    assert (asked[0]["epochs"], asked[0]["learning_rate"], asked[0]["weight_decay"]) == (3, 0.02, 0.1)
+    assert asked[1]["epochs"] == 7
+    with pytest.raises(InputError, match="epochs: has an effect only where no evaluator is given"):
+        shortcut_test(result, evaluator=small_text(), epochs=7, **QUICK)
 
 
 def test_a_faithful_model_is_cleared_though_its_mask_tells_the_class() -> None:
@@ -188,7 +270,8 @@ def test_a_result_and_its_bare_model_give_the_same_with_one_seed() -> None:
     data = token_data()
     result = train(small_text(), data, epochs=2, batch_size=16, learning_rate=0.05, progress=False)
     one = shortcut_test(result, "test", k=2, seed=1, **QUICK)
-    two = shortcut_test(result.model, "test", data=data, k=2, seed=1, **QUICK)
+    alike: dict[str, Any] = {"epochs": 2, "batch_size": 16, "learning_rate": 0.05}  # a result knows how it was trained
+    two = shortcut_test(result.model, "test", data=data, k=2, seed=1, **alike, **QUICK)
     other = shortcut_test(result, "test", k=2, seed=2, **QUICK)
     assert one == two
     assert str(one) == str(two)
@@ -238,6 +321,8 @@ class Noisy(Fixed):
 def test_a_wrong_request_is_refused_before_any_training(
     model: Any, options: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("causal_attn.faithfulness.shortcut.train_evaluator", lambda *args: pytest.fail("trained"))
+    monkeypatch.setattr(
+        "causal_attn.faithfulness.subject.train_evaluator", lambda *args, **settings: pytest.fail("trained")
+    )
     with pytest.raises(InputError, match=message):
         shortcut_test(model, **{"data": place_world(60)[0], **QUICK, **options})

@@ -7,7 +7,7 @@ import torch
 from causal_attn.attention import TextAttention
 from causal_attn.data.worlds import PlantedText
 from causal_attn.errors import InputError
-from causal_attn.faithfulness import shortcut_test, train_evaluator
+from causal_attn.faithfulness import shortcut_test
 from causal_attn.training import SkewedGenerator, SkewedPredictor, train
 from causal_attn.training.loop import _Run
 from tests.training.toys import token_data
@@ -22,16 +22,16 @@ def planted():
     return PlantedText(n_positions=12, vocabulary=60, default_tokens=2, per_class=6).sample(600, 0)
 
 
-def test_a_skewed_generator_is_found_by_the_test(planted):
-    result = train(small(planted), planted, SkewedGenerator(0.9), epochs=15, progress=False)
+def test_a_skewed_generator_is_found_by_the_test():
+    planted = PlantedText().sample(2000, 0)
+    model = TextAttention.for_data(planted, "pooled", embedding=16, hidden=16)
+    result = train(model, planted, SkewedGenerator(0.9), epochs=10, progress=False)
     phases = result.history["phase"].tolist()
     assert phases[0] == "skewed masks"
-    assert phases[-15:] == ["joint"] * 15
+    assert phases[-10:] == ["joint"] * 10
     skewed = result.history[result.history["phase"] == "skewed masks"]
-    assert skewed["valid_accuracy"].iloc[-1] > 0.75
-    test = shortcut_test(
-        result, evaluator=train_evaluator(small(planted), planted, progress=False), n_permutations=40, progress=False
-    )
+    assert 0.9 <= skewed["valid_accuracy"].iloc[-1] < 0.95
+    test = shortcut_test(result, n_permutations=40, progress=False)
     assert test.verdict.startswith("shortcut")
     assert test.excess_reliance > 0.2
 
@@ -76,13 +76,16 @@ class Told:
 
 def test_marks_end_sentences_and_default_tokens_are_not_in_them():
     split = Told("d1 good film . bad end", "d1 no marks at all here", "d1 . what ? yes")
-    masks = SkewedPredictor(tokens=2, default_tokens=1).first_sentence(split)
+    masks = SkewedPredictor(tokens=2).first_sentence(split, 1)
     shown = [np.flatnonzero(row).tolist() for row in masks.numpy()]
     assert shown == [[1, 2, 3], [1, 2], [1, 2, 3]]
 
 
 def test_a_skewed_predictor_learns_from_the_first_words(planted):
-    scheme = SkewedPredictor(1.0, tokens=4, default_tokens=2)
+    scheme = SkewedPredictor(1.0, tokens=4)
+    shown = scheme.given(planted, "train")
+    assert torch.equal(shown, SkewedPredictor(tokens=4, default_tokens=2).given(planted, "train"))
+    assert (shown[:, :2] == 0).all()
     result = train(small(planted), planted, scheme, epochs=3, progress=False)
     assert result.history["phase"].tolist() == ["first sentence"] * 3 + ["joint"] * 3
 
@@ -106,3 +109,8 @@ def test_wrong_accuracy(make):
 def test_wrong_options(options, message):
     with pytest.raises(InputError, match=message):
         SkewedPredictor(**options)
+
+
+def test_an_accuracy_that_is_not_reached_is_said(planted):
+    with pytest.warns(UserWarning, match="accuracy 1.0 was not reached in 10 epochs"):
+        train(small(planted), planted, SkewedGenerator(1.0), epochs=1, learning_rate=1e-5, progress=False)
