@@ -96,7 +96,7 @@ def replicate(sizes: Sizes, seed: int) -> dict[str, dict[str, Any]]:
         ),
         "shortcut: planted text": ca.train(shortcut, data, ERM(), seed=seed, **options),
         "shortcut: skewed generator": ca.train(
-            text_model(data, seed), data, SkewedGenerator(0.9), seed=seed, **options
+            text_model(data, seed), data, SkewedGenerator(0.98), seed=seed, **options
         ),
     }
     for name, result in trained.items():
@@ -173,7 +173,7 @@ def reliance(sizes: Sizes) -> str:
         for name, scheme, options in (
             ("ERM", ERM(), {}),
             ("ERM, word dropout 0.5", ERM(), {"word_dropout": 0.5}),
-            ("ERM from a skewed generator", SkewedGenerator(0.9), {}),
+            ("ERM from a skewed generator", SkewedGenerator(0.98), {}),
             ("random attention pretraining", RandomAttentionPretraining(), {}),
         ):
             tests = []

@@ -45,7 +45,7 @@ def planted(n: int = N, epochs: int = 10, n_permutations: int = 200) -> dict[str
             ca.train(given_masks(pixels, world.oracle_masks), images, RandomMasksOnly(), **fast, **PIXELS), judge
         ),
         "planted": (ca.train(given_masks(reader, text.shortcut_masks), data, ca.ERM(), **fast), evaluator),
-        "skewed": (ca.train(reader, data, ca.SkewedGenerator(0.9), **fast), evaluator),
+        "skewed": (ca.train(reader, data, ca.SkewedGenerator(0.98), **fast), evaluator),
     }  # fmt: skip
     return {
         name: ca.shortcut_test(result, evaluator=who, n_permutations=n_permutations, progress=False)

@@ -42,7 +42,9 @@ class LeakageTest:
         bits: held-out information, bits; can fall below 0 where there is none.
         auc: held-out area under the ROC curve, one-against-rest mean for K > 2, probability.
         p_value: share of permutations, itself included, that reach the observed log-loss; NaN without permutations.
-        bits_interval, auc_interval: 95% bootstrap intervals over rows.
+        bits_interval, auc_interval: 95% bootstrap intervals over held-out rows. The fitted models are held fixed, and
+            models of one sample's folds lean against each other: without leakage the AUC's misses ½ in some 20% of
+            samples, mostly from below. The p-value is the test.
         n_permutations: how many.
         log_prob: held-out log P(k|m), nats, shape (n, K).
         auc_per_class: of each class against the rest, (K,): where one class alone leaks, the mean hides it.
@@ -76,8 +78,10 @@ def leakage_test(
         n_permutations: label permutations for the p-value; 0 for none.
         seed: of folds, permutations and bootstrap.
         progress: show a bar.
-        given: features φ, shape (n, p) or (n,), such as an evaluator's log-probabilities under the mask (see
-            `causal_attn.content_leakage`). The p-value then rests on a logistic model of y given φ.
+        given: features φ of what the mask shows, shape (n, p) or (n,), such as the sentiment of the chosen words. The
+            p-value then rests on a logistic model of y given φ. φ must not hold the positions themselves: an
+            evaluator's log-odds under the mask are no good φ, since on meaningless words they differ by chance, and a
+            fitted coefficient reads the code off that difference.
 
     Raises:
         InputError: a negative or fractional `n_permutations`, one class, too few rows, or `given` of another length.

@@ -46,7 +46,7 @@ def measure(
         "evalx_accuracy": test.evalx_accuracy, "gap": test.gap, "verdict": test.verdict,
         "seconds": round(result.seconds, 3),
     }  # fmt: skip
-    intervals = {name: list(pair) for name, pair in test.intervals.items() if name != "own_accuracy"}
+    intervals = {name: list(pair) for name, pair in test.intervals.items() if name in row}
     intervals["accuracy"] = list(test.intervals["own_accuracy"])
     notes: dict[str, str] = {}
     row |= _masses(result, split, notes) | _weights(result, notes)

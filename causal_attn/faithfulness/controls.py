@@ -91,7 +91,9 @@ def _ascent(model: Any, x: Any, own: Tensor, valid: Tensor) -> Tensor:
         # where nothing moves yet, |p − q| has no slope: the predicted class's own probability has one
         target = p.argmax(-1, keepdim=True)
         loss = model.predict(x, m).log_softmax(-1).gather(-1, target).sum()
-        (logits.grad,) = torch.autograd.grad(loss, logits)
+        if loss.grad_fn is None:  # the model does not use its mask: no other one is further away
+            return best
+        (logits.grad,) = torch.autograd.grad(loss, logits, materialize_grads=True)
         optimiser.step()
     return best
 

@@ -8,9 +8,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from causal_attn.attention import fresh_copy
 from causal_attn.data.splits import Data
 from causal_attn.training import RandomMasksOnly, train
+from causal_attn.training.collect import collect_logits, collect_masks
+from causal_attn.training.settings import EPOCHS
+
+LONGER = 3
+"""How many times as many epochs a second attempt has, where the first evaluator does no better than guessing."""
 
 
 def train_evaluator(model: Any, data: Data, seed: int = 0, progress: bool = True, **settings: Any) -> Any:
@@ -24,7 +31,22 @@ def train_evaluator(model: Any, data: Data, seed: int = 0, progress: bool = True
         settings: passed to `train` (epochs, batch_size, ...).
 
     Returns:
-        A model whose `predict(x, m)` is the evaluator; its `masks` were never trained.
+        A model whose `predict(x, m)` is the evaluator; its `masks` were never trained. Where it does no better than
+        guessing on validation rows with every position shown, it was trained once more, with `LONGER` times the epochs.
     """
     fresh = fresh_copy(model, seed + 7919)  # a seed of its own: the evaluator must not start as the model did
-    return train(fresh, data, RandomMasksOnly(), seed=seed + 7919, progress=progress, **settings).model
+    options: dict[str, Any] = {"seed": seed + 7919, "progress": progress}
+    made = train(fresh, data, RandomMasksOnly(), **options, **settings).model
+    if reads(made, data):
+        return made
+    longer = {**settings, "epochs": LONGER * settings.get("epochs", EPOCHS)}
+    return train(fresh, data, RandomMasksOnly(), **options, **longer).model
+
+
+def reads(evaluator: Any, data: Data) -> bool:
+    """Whether it is right more often than the largest class on validation rows, by two standard errors."""
+    valid = collect_masks(evaluator, data.valid)[1].float()
+    y = data.valid.y
+    right = (collect_logits(evaluator, data.valid, valid / valid.sum(-1, keepdim=True)).argmax(-1) == y).double()
+    error = float(right.std(correction=0)) / np.sqrt(len(y))
+    return float(right.mean()) - 2 * error > float(y.bincount().max()) / len(y)

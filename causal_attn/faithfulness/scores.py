@@ -68,6 +68,8 @@ def _gradients(model: Any, split: Split, sample: MaskSample, target: Tensor, sca
             width = width_of(model, x)
             m = (scale * sample.masks[index, :width].float()).to(device).requires_grad_()
             chosen = log_odds(model.predict(x, m), target[index].to(device)).sum()
+            if chosen.grad_fn is None:  # a model that does not use its mask: the gradient is 0
+                continue
             out[index, :width] = torch.autograd.grad(chosen, m, materialize_grads=True)[0].double().cpu()
     return out * sample.valid
 

@@ -188,4 +188,6 @@ def verdict(
             f"their words tell the evaluator (gap [{gap[0]:.2f}, {gap[1]:.2f}]): which words are chosen may be a code; "
             f"see encoding_score"
         )
-    return f"no shortcut: {excess}; {tells}"
+    still = swapped.reliance == 0 and swapped.reliance_interval == (0.0, 0.0)
+    unread = "; no swap moved any prediction: does predict use the mask?" if still else ""
+    return f"no shortcut: {excess}; {tells}{unread}"

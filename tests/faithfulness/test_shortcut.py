@@ -12,12 +12,13 @@ from torch import Tensor
 from causal_attn.data import Data, from_datasets
 from causal_attn.diagnostics import leakage_test
 from causal_attn.errors import InputError
-from causal_attn.faithfulness import shortcut_test
+from causal_attn.faithfulness import shortcut_test, train_evaluator
+from causal_attn.faithfulness.evaluator import reads
 from causal_attn.faithfulness.shortcut import FIGURES, ShortcutTest
 from causal_attn.masks import MaskSample
-from causal_attn.training import train
+from causal_attn.training import RandomMasksOnly, train
 from causal_attn.training.collect import collect_masks
-from tests.training.toys import Fixed, bag_data, fixed_data, small_text, token_data, wrapped
+from tests.training.toys import Fixed, bag_data, fixed_data, moved_names, small_text, token_data, wrapped
 
 QUICK: dict[str, Any] = {"n_permutations": 40, "progress": False}
 
@@ -80,6 +81,13 @@ def test_too_few_permutations_clear_and_condemn_nothing_by_themselves() -> None:
     test = shortcut_test(Fixed("mask", -8.0), "test", n_permutations=10, **options)
     assert test.verdict.startswith("shortcut")
     assert "10 permutations are too few" in test.verdict
+
+
+def test_a_model_that_ignores_its_mask_is_asked_about() -> None:
+    data, _ = place_world()
+    test = shortcut_test(Fixed("evidence"), "test", data=data, evaluator=Fixed("evidence"), **QUICK)
+    assert test.verdict.startswith("no shortcut")
+    assert test.verdict.endswith("no swap moved any prediction: does predict use the mask?")
 
 
 def test_an_evaluator_that_cannot_read_gives_no_verdict() -> None:
@@ -326,3 +334,13 @@ def test_a_wrong_request_is_refused_before_any_training(
     )
     with pytest.raises(InputError, match=message):
         shortcut_test(model, **{"data": place_world(60)[0], **QUICK, **options})
+
+
+def test_an_evaluator_that_has_not_learnt_to_read_is_trained_longer() -> None:
+    data = token_data()
+    short = train_evaluator(small_text(), data, 0, False, epochs=1, learning_rate=1e-6)
+    longer = train(
+        small_text().fresh(7919), data, RandomMasksOnly(), epochs=3, learning_rate=1e-6, seed=7919, progress=False
+    )
+    assert not moved_names(short, longer.model)
+    assert not reads(short, data)

@@ -269,3 +269,11 @@ def test_pixels_read_a_choice_and_its_normalised_form_alike(downstream: Any) -> 
     torch.testing.assert_close(model.predict(x, choice), model.predict(x, choice / choice.sum(-1, keepdim=True)))
     torch.testing.assert_close(model.masks(x).sum(-1), torch.ones(5))
     assert not torch.equal(model.fresh(1).head[0].weight, model.head[0].weight)
+
+
+def test_a_mask_that_is_not_used_has_no_gradient() -> None:
+    y = torch.arange(40) % 2
+    data = fixed_data(torch.full((40, 4), 0.25), (2.0 * y - 1)[:, None].expand(40, 4).clone(), y)
+    suite = faithfulness_suite(Fixed("evidence"), data=data, evaluator=Fixed("evidence"), progress=False)
+    table = suite.table().set_index(["scores", "metric"])
+    assert table.loc[("gradient", "comprehensiveness"), "value"] == 0
