@@ -93,6 +93,7 @@ def accuracy_at_k(
     if not several:
         raise InputError("k: expected a number of positions or a list of them, got an empty list")
     asked = [checked_k(one, subject.sample) for one in several]
+    subject.checked_evaluator(evaluator, settings)
     if evaluator is None:
         evaluator = subject.evaluator(seed, progress, settings)
     rows = []

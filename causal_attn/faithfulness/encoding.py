@@ -102,6 +102,7 @@ def encoding_score(
     subject = subject_of(result, split, data)
     model, source, sample = subject.model, subject.data, subject.sample
     k = checked_k(k, sample)
+    subject.checked_evaluator(evaluator, {})  # the reader takes the settings all the same
     settings = {**subject.settings, **settings}
     if evaluator is None:
         evaluator = subject.evaluator(seed, progress, settings)

@@ -14,7 +14,6 @@ import numpy as np
 
 from causal_attn.data.splits import Data
 from causal_attn.diagnostics.leakage import LeakageTest, leakage_test
-from causal_attn.errors import InputError
 from causal_attn.faithfulness.at_k import chooses, correct_at_k, everything, mean_intervals, right
 from causal_attn.faithfulness.reliance import Reliance, reliance
 from causal_attn.faithfulness.subject import checked_k, subject_of
@@ -111,8 +110,7 @@ def shortcut_test(
     subject = subject_of(result, split, data)
     model, part, sample = subject.model, subject.split, subject.sample
     chosen = checked_k(k, sample)
-    if evaluator is not None and settings:
-        raise InputError(f"{', '.join(settings)}: has an effect only where no evaluator is given")
+    subject.checked_evaluator(evaluator, settings)
     leak = leakage_test(sample, n_permutations, seed, progress)  # first: it checks the classes and n_permutations
     if evaluator is None:
         evaluator = subject.evaluator(seed, progress, settings)

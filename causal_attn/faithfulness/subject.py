@@ -33,6 +33,15 @@ class Subject:
     sample: MaskSample
     settings: Mapping[str, Any] = field(default_factory=dict)
 
+    def checked_evaluator(self, given: Any, settings: Mapping[str, Any]) -> None:
+        """InputError for an evaluator that cannot predict, or settings beside one that is trained already."""
+        if given is None:
+            return
+        if not callable(getattr(given, "predict", None)):
+            raise InputError(f"evaluator: expected a model with predict(x, m), got {type(given).__name__}")
+        if settings:
+            raise InputError(f"{', '.join(settings)}: has an effect only where no evaluator is given")
+
     def evaluator(self, seed: int, progress: bool, settings: Mapping[str, Any]) -> Any:
         """An EVAL-X evaluator, trained as the model itself was, but for what `settings` says."""
         return train_evaluator(self.model, self.data, seed, progress, **{**self.settings, **settings})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -108,6 +109,7 @@ def faithfulness_suite(
     subject = subject_of(result, split, data)
     sample, part, model = subject.sample, subject.split, subject.model
     k = checked_k(k, sample)
+    subject.checked_evaluator(evaluator, {})
     where = _checked_rationales(rationales, part, sample)
     asked = _asked(scores, sample)
     names = _names(metrics, METRICS, "metrics")
@@ -189,6 +191,7 @@ def bootstrap_means(values: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarr
         total = known @ counts
         with np.errstate(invalid="ignore"):
             means[b] = filled @ counts / total
-    with np.errstate(all="ignore"):
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "All-NaN slice")  # a metric that says nothing of any input: NaN is the answer
         low, high = np.nanquantile(means, [0.025, 0.975], axis=0)
     return low, high

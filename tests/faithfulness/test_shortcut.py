@@ -12,7 +12,13 @@ from torch import Tensor
 from causal_attn.data import Data, from_datasets
 from causal_attn.diagnostics import leakage_test
 from causal_attn.errors import InputError
-from causal_attn.faithfulness import shortcut_test, train_evaluator
+from causal_attn.faithfulness import (
+    accuracy_at_k,
+    encoding_score,
+    faithfulness_suite,
+    shortcut_test,
+    train_evaluator,
+)
 from causal_attn.faithfulness.evaluator import reads
 from causal_attn.faithfulness.shortcut import FIGURES, ShortcutTest
 from causal_attn.masks import MaskSample
@@ -344,3 +350,10 @@ def test_an_evaluator_that_has_not_learnt_to_read_is_trained_longer() -> None:
     )
     assert not moved_names(short, longer.model)
     assert not reads(short, data)
+
+
+@pytest.mark.parametrize("test", [shortcut_test, accuracy_at_k, encoding_score, faithfulness_suite])
+def test_an_evaluator_that_is_no_model_is_named(test: Any) -> None:
+    data, _ = place_world(40)
+    with pytest.raises(InputError, match="evaluator: expected a model with predict"):
+        test(Fixed("evidence"), data=data, evaluator="x", progress=False)
