@@ -13,8 +13,10 @@ import pandas as pd
 from causal_attn.data.lexicon import sentiment_words
 from causal_attn.errors import InputError, MissingExtraError
 from causal_attn.faithfulness.mass import by_class, first_positions, mass_on, word_positions
+from causal_attn.faithfulness.metrics import METRICS
 from causal_attn.faithfulness.shortcut import shortcut_test
 from causal_attn.faithfulness.subject import subject_of
+from causal_attn.faithfulness.suite import faithfulness_suite
 from causal_attn.storage import save_json, whole_file
 from causal_attn.training import InstanceWeighting, TrainResult
 from causal_attn.training.settings import Settings
@@ -133,6 +135,8 @@ class Comparison:
             row[figure] = float(values.mean()) if len(values) else float("nan")
             if len(values) > 1:
                 row[f"{figure}_se"] = float(values.std(ddof=1) / np.sqrt(len(values)))
+        for metric in runs[0].get("faithfulness", {}):
+            row[metric] = float(np.mean([run["faithfulness"][metric] for run in runs]))
         return row
 
     def __str__(self) -> str:
@@ -166,7 +170,7 @@ def _t_interval(values: np.ndarray) -> dict[str, float]:
 
 def compare(
     results: Mapping[str, TrainResult | Sequence[TrainResult]], split: str = "test", *, k: int | None = None,
-    n_permutations: int = 200, seed: int = 0, progress: bool = True,
+    n_permutations: int = 200, seed: int = 0, progress: bool = True, metrics: Sequence[str] = (),
 ) -> Comparison:  # fmt: skip
     """Measure several trained models on the same split, with one EVAL-X evaluator per seed and data set.
 
@@ -177,7 +181,12 @@ def compare(
         n_permutations: of the leakage tests.
         seed: of the tests.
         progress: show bars.
+        metrics: names in `METRICS`, of the attention itself, beside the rest (comprehensiveness, violation ...); each is
+            a column of its own. `faithfulness_suite` has the rivals and intervals.
     """
+    odd = [name for name in metrics if name not in METRICS]
+    if odd or isinstance(metrics, str):
+        raise InputError(f"metrics: expected names among {', '.join(METRICS)}, got {odd[0] if odd else metrics!r}")
     evaluators: dict[tuple[int, int, Settings], Any] = {}
     runs: dict[str, list[Row]] = {}
     for name, given in _lists(results).items():
@@ -189,8 +198,22 @@ def compare(
                 result, split, evaluator=evaluators[key], k=k, n_permutations=n_permutations, seed=seed,
                 progress=progress,
             )  # fmt: skip
+            if metrics:
+                row["faithfulness"] = _attention_metrics(result, split, metrics, evaluators[key], test=row, seed=seed)
             runs.setdefault(name, []).append(row)
     return Comparison(runs, split)
+
+
+def _attention_metrics(
+    result: TrainResult, split: str, metrics: Sequence[str], evaluator: Any, test: Row, seed: int
+) -> dict[str, float]:
+    """Means of the metrics for the model's own masks, at the k of its shortcut test."""
+    suite = faithfulness_suite(
+        result, split, scores={}, evaluator=evaluator, k=test["evalx_k"], metrics=metrics, controls=(), seed=seed,
+        progress=False,
+    )  # fmt: skip
+    table = suite.table().set_index("metric")["value"]
+    return {name: float(table[name]) for name in metrics}
 
 
 def _lists(results: Any) -> dict[str, list[TrainResult]]:

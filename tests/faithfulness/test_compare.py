@@ -15,7 +15,7 @@ from scipy.stats import sem, ttest_rel
 from causal_attn.attention import TextAttention
 from causal_attn.data import Data, load
 from causal_attn.errors import InputError, OutputError
-from causal_attn.faithfulness import Comparison, compare
+from causal_attn.faithfulness import Comparison, compare, faithfulness_suite
 from causal_attn.faithfulness.compare import DIRECTIONS
 from causal_attn.training import InstanceWeighting, RandomAttentionPretraining, TrainResult, train
 from tests.training.toys import bag_data, small_text, token_data, wrapped
@@ -177,3 +177,17 @@ def test_wrong_results_are_named_before_any_work(
     with pytest.raises(InputError, match=message):
         compare(given, "test", **QUICK)
     assert not evaluators
+
+
+def test_metrics_asked_for_are_columns(evaluators: list[tuple[int, int]]) -> None:
+    (result,) = results()
+    asked = ["comprehensiveness", "violation"]
+    found = compare({"a": result}, k=2, n_permutations=0, progress=False, metrics=asked)
+    evaluator = result.model.fresh(1)
+    table = faithfulness_suite(result, evaluator=evaluator, k=2, metrics=asked, progress=False).table()
+    own = table[table["scores"] == "attention"].set_index("metric")["value"]
+    for name in asked:
+        assert found.table().loc["a", name] == pytest.approx(own[name])
+        assert name in str(found)
+    with pytest.raises(InputError, match=r"metrics: expected names among .*, got 'bleu'"):
+        compare({"a": result}, metrics=["bleu"])
