@@ -181,7 +181,7 @@ def compare(
         n_permutations: of the leakage tests.
         seed: of the tests.
         progress: show bars.
-        metrics: names in `METRICS`, of the attention itself, beside the rest (comprehensiveness, violation ...); each is
+        metrics: names in `METRICS`, of the attention itself, beside the rest (comprehensiveness, violation ...), each
             a column of its own. `faithfulness_suite` has the rivals and intervals.
     """
     odd = [name for name in metrics if name not in METRICS]
