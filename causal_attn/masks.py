@@ -427,11 +427,22 @@ def top_k(masks: Tensor, valid: Tensor, k: int) -> Tensor:
     A row with mass on fewer than k positions has just those: four words that a mask does not touch are no part of what
     it shows. Shape (n, T), bool.
     """
-    order = masks.masked_fill(~valid, -1.0).argsort(dim=-1, descending=True, stable=True)
-    rank = torch.empty_like(order).scatter_(
-        1, order, torch.arange(masks.shape[1], device=order.device).expand_as(order)
-    )
-    return (rank < k) & valid & (masks > 0)
+    return (ranks(masks, valid) < k) & valid & (masks > 0)
+
+
+def ranks(scores: Tensor, valid: Tensor) -> Tensor:
+    """0 for the largest score of a row, ties by place, padding last. Shape (n, T), int."""
+    order = scores.masked_fill(~valid, -torch.inf).argsort(dim=-1, descending=True, stable=True)
+    places = torch.arange(scores.shape[1], device=order.device).expand_as(order)
+    return torch.empty_like(order).scatter_(1, order, places)
+
+
+def standardised(features: Tensor) -> Tensor:
+    """Columns of mean 0 and standard deviation 1; a constant column becomes 0. Shape (n, p)."""
+    centred = features - features.mean(0)
+    spread = centred.std(0, correction=0)
+    varies = spread > 1e-9 * features.abs().amax(0)  # relative: a small unit is no constant
+    return torch.where(varies, centred / torch.where(varies, spread, 1.0), 0.0)
 
 
 @dataclass(frozen=True)

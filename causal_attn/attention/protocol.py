@@ -84,7 +84,8 @@ def fresh_copy(model: M, seed: int) -> M:
     """A new model of the same architecture, its parameters drawn anew from `seed`; global random state untouched.
 
     Calls `model.fresh(seed)` where there is one. Otherwise a deep copy in which every submodule's `reset_parameters`
-    is called, inner ones first, so that an outer one has the last word.
+    is called, inner ones first, so that an outer one has the last word. Parameters that do not learn (requires_grad
+    False, a pretrained part say) keep their values: drawn anew, they would stay noise.
 
     Raises:
         InputError: some parameters are not set by any `reset_parameters` (named), or the model is no nn.Module.
@@ -98,6 +99,7 @@ def reinitialised(model: M, seed: int) -> M:
     if not isinstance(model, nn.Module):
         raise InputError(f"model: expected fresh(seed) or an nn.Module, got {type(model).__name__} with neither")
     new = copy.deepcopy(model)
+    held = {name: p.detach().clone() for name, p in new.named_parameters() if not p.requires_grad}
     with torch.no_grad():
         for parameter in new.parameters():
             parameter.grad = None
@@ -105,6 +107,9 @@ def reinitialised(model: M, seed: int) -> M:
     with forked_rng(seed, new.parameters()):
         for module in reversed(list(new.modules())):
             _reset(module)
+    with torch.no_grad():
+        for name, value in held.items():
+            new.get_parameter(name).copy_(value)
     missed = [name for name, parameter in new.named_parameters() if parameter.isnan().any()]
     if missed:
         raise InputError(f"model: expected reset_parameters() for every parameter, or fresh(seed); none for {missed}")

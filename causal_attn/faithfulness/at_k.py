@@ -14,7 +14,7 @@ from causal_attn.data.checks import seed_of
 from causal_attn.data.splits import Data, Split
 from causal_attn.errors import InputError
 from causal_attn.faithfulness.subject import checked_k, subject_of
-from causal_attn.masks import MaskSample, top_k
+from causal_attn.masks import MaskSample, moved, top_k
 from causal_attn.training.collect import collect_logits
 
 N_BOOTSTRAP = 1000
@@ -24,20 +24,14 @@ FIGURES = ("own_accuracy_at_k", "evalx_accuracy", "gap")
 def correct_at_k(model: Any, evaluator: Any, part: Split, sample: MaskSample, k: int) -> dict[str, Tensor]:
     """1 where right, (n,): the model on its own top k, renormalised; the evaluator on the same k alike; and the gap."""
     chosen = top_k(sample.masks, sample.valid, k)
-    flat = chosen.float()
-    if sample.kind == "subset":
-        cut, seen = flat * sample.masks, flat
-    else:
-        cut = sample.masks * chosen
-        cut, seen = cut / cut.sum(-1, keepdim=True), flat / flat.sum(-1, keepdim=True)
+    cut, seen = (moved(m, chosen, sample.kind) for m in (sample.masks, chosen.float()))
     own, evalx = right(model, part, sample, cut), right(evaluator, part, sample, seen)
     return {"own_accuracy_at_k": own, "evalx_accuracy": evalx, "gap": own - evalx}
 
 
 def everything(sample: MaskSample) -> Tensor:
     """The mask that shows every position alike, (n, T)."""
-    every = sample.valid.float()
-    return every if sample.kind == "subset" else every / every.sum(-1, keepdim=True)
+    return moved(sample.valid.float(), sample.valid, sample.kind)
 
 
 def chooses(sample: MaskSample) -> bool:

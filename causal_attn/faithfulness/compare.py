@@ -108,7 +108,8 @@ class Comparison:
     split: str
 
     def table(self) -> pd.DataFrame:
-        """One row per model: the mean over its seeds, and for several seeds the standard error beside it."""
+        """One row per model: the mean over its seeds, and for several seeds the standard error beside it; then the
+        metrics that were asked for."""
         rows = {}
         for name, runs in self.runs.items():
             rows[name] = self._row(runs)
@@ -172,7 +173,7 @@ def compare(
     results: Mapping[str, TrainResult | Sequence[TrainResult]], split: str = "test", *, k: int | None = None,
     n_permutations: int = 200, seed: int = 0, progress: bool = True, metrics: Sequence[str] = (),
 ) -> Comparison:  # fmt: skip
-    """Measure several trained models on the same split, with one EVAL-X evaluator per seed and data set.
+    """Measure several trained models on one split, with an EVAL-X evaluator per architecture, settings, seed and data.
 
     Args:
         results: trained models by name; a list holds one per seed.
@@ -187,11 +188,11 @@ def compare(
     odd = [name for name in metrics if name not in METRICS]
     if odd or isinstance(metrics, str):
         raise InputError(f"metrics: expected names among {', '.join(METRICS)}, got {odd[0] if odd else metrics!r}")
-    evaluators: dict[tuple[int, int, Settings], Any] = {}
+    evaluators: dict[tuple[int, int, Settings, str], Any] = {}
     runs: dict[str, list[Row]] = {}
     for name, given in _lists(results).items():
         for result in given:
-            key = (id(result.data), result.seed, result.settings)
+            key = (id(result.data), result.seed, result.settings, repr(result.model))  # repr: its architecture
             if key not in evaluators:
                 evaluators[key] = subject_of(result, split, None).evaluator(result.seed, progress, {})
             row = measure(
@@ -199,17 +200,17 @@ def compare(
                 progress=progress,
             )  # fmt: skip
             if metrics:
-                row["faithfulness"] = _attention_metrics(result, split, metrics, evaluators[key], test=row, seed=seed)
+                row["faithfulness"] = _attention_metrics(result, split, metrics, evaluators[key], row["evalx_k"], seed)
             runs.setdefault(name, []).append(row)
     return Comparison(runs, split)
 
 
 def _attention_metrics(
-    result: TrainResult, split: str, metrics: Sequence[str], evaluator: Any, test: Row, seed: int
+    result: TrainResult, split: str, metrics: Sequence[str], evaluator: Any, k: int, seed: int
 ) -> dict[str, float]:
     """Means of the metrics for the model's own masks, at the k of its shortcut test."""
     suite = faithfulness_suite(
-        result, split, scores={}, evaluator=evaluator, k=test["evalx_k"], metrics=metrics, controls=(), seed=seed,
+        result, split, scores={}, evaluator=evaluator, k=k, metrics=metrics, controls=(), seed=seed,
         progress=False,
     )  # fmt: skip
     table = suite.table().set_index("metric")["value"]

@@ -12,8 +12,8 @@ selector chose to show just these still tells the class. With
 
 Both are calibrated by one temperature each on the validation split, r under the selector's masks, q under random
 choices of k positions: under the selector's a temperature could sharpen a chance preference of q into a reading of the
-code. Honest selections have an encoding of about 0 where q reads as well as r, and more where q is the poorer fit (0.23
-for PlantedText's oracle with a small pooled part, whose log q is the highest all the same). So selectors are ranked by
+code. Honest selections have an encoding of about 0 where q reads as well as r, and more where q is the poorer fit (0.08
+nats in `benchmarks/shortcut.py --part encoding`, and more with smaller models). So selectors are ranked by
 the score; encodings alone compare only selectors that show the same words. Selections by position, by
 prediction, or of one word by others that stay hidden (the marginal kind: to show one word for the class and hide one
 against it is of that kind) have it above 0, and rank below honest ones that show as much.
@@ -35,7 +35,7 @@ from causal_attn.data.checks import fraction, seed_of
 from causal_attn.data.splits import Data, Split
 from causal_attn.diagnostics.intervals import percentile_interval
 from causal_attn.faithfulness.subject import checked_k, subject_of
-from causal_attn.masks import MaskSample, top_k
+from causal_attn.masks import Kind, MaskSample, moved, top_k
 from causal_attn.training import train
 from causal_attn.training.collect import collect_logits, collect_masks
 from causal_attn.training.schemes import ReaderOnly
@@ -71,10 +71,9 @@ class EncodingScore:
         return "\n".join(lines)
 
 
-def shown_masks(masks: Tensor, valid: Tensor, kind: str, k: int) -> Tensor:
+def shown_masks(masks: Tensor, valid: Tensor, kind: Kind, k: int) -> Tensor:
     """The k positions of largest mass, all alike: a choice says nothing by how much mass it gives."""
-    chosen = top_k(masks, valid, k).float()
-    return chosen if kind == "subset" else chosen / chosen.sum(-1, keepdim=True)
+    return moved(top_k(masks, valid, k).float(), valid, kind)
 
 
 def encoding_score(

@@ -20,7 +20,7 @@ from torch import Tensor
 from causal_attn.data.splits import Split
 from causal_attn.errors import InputError
 from causal_attn.faithfulness.scores import gradient_times_input, leave_one_out
-from causal_attn.masks import MaskSample, moved
+from causal_attn.masks import MaskSample, moved, ranks
 from causal_attn.training.collect import collect_logits
 
 SHARES = (0.01, 0.05, 0.1, 0.2, 0.5)
@@ -80,9 +80,7 @@ class Setting:
 
 def top_by(scores: Tensor, valid: Tensor, count: Tensor) -> Tensor:
     """The `count` (n,) positions of each row with the largest scores, ties by place. (n, T) bool."""
-    order = scores.masked_fill(~valid, -torch.inf).argsort(dim=-1, descending=True, stable=True)
-    rank = torch.empty_like(order).scatter_(1, order, torch.arange(scores.shape[1]).expand_as(order))
-    return (rank < count[:, None]) & valid
+    return (ranks(scores, valid) < count[:, None]) & valid
 
 
 def kept_by(setting: Setting, kept: Tensor) -> Tensor:
@@ -130,7 +128,7 @@ def _evaluator_at_k(setting: Setting, scores: Tensor) -> Tensor:
     kept = top_by(scores, setting.sample.valid, k)
     mask_like = (scores >= 0).all(-1, keepdim=True) & (scores > 0).any(-1, keepdim=True)
     kept = (kept & ~(mask_like & (scores <= 0))).float()  # as `top_k` has it: what got nothing is not shown
-    shown = kept if setting.sample.kind == "subset" else kept / kept.sum(-1, keepdim=True)
+    shown = moved(kept, setting.sample.valid, setting.sample.kind)
     return collect_logits(setting.evaluator, setting.split, shown)
 
 

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from causal_attn.interop.arviz import psis
+from causal_attn.masks import standardised
 from causal_attn.selection.gaussian import Posterior, fit_posterior, log_joint
 from causal_attn.selection.response import contrasts, with_intercept
 from causal_attn.weights import SupportDeficit, rank_inversion
@@ -43,11 +44,7 @@ class Pairs:
         classes = contrasts(n_classes).T[y]
         if x_features is None:
             return Pairs(classes, n_classes, True)
-        centred = x_features - x_features.mean(0)
-        spread = centred.std(0, correction=0)
-        varies = spread > 1e-9 * x_features.abs().amax(0)  # relative: a small unit is no constant
-        scaled = torch.where(varies, centred / torch.where(varies, spread, 1.0), 0.0)
-        return Pairs(torch.cat([classes, scaled], -1), n_classes, False)
+        return Pairs(torch.cat([classes, standardised(x_features)], -1), n_classes, False)
 
     def rows(self, pick: Tensor) -> Pairs:
         """The picked rows."""

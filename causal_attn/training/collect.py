@@ -13,6 +13,7 @@ from causal_attn.attention import valid_of
 from causal_attn.attention.protocol import in_mode
 from causal_attn.data.splits import Split
 from causal_attn.errors import InputError
+from causal_attn.masks import first_row
 
 EVAL_BATCH = 256
 POOL = 16
@@ -108,6 +109,9 @@ def collect_logits(
 
     Returns:
         Shape (r, K).
+
+    Raises:
+        InputError: logits that are not finite; names the first row.
     """
     places = torch.arange(len(split)) if rows is None else rows
     lengths = None if split.lengths is None else split.lengths[places]
@@ -121,6 +125,9 @@ def collect_logits(
     logits = torch.cat(out)
     result = torch.empty_like(logits)
     result[torch.cat(order)] = logits
+    odd = ~result.isfinite().all(-1)
+    if odd.any():  # argmax would take NaN for a class
+        raise InputError(f"predict(x, m): expected finite logits, row {int(places[first_row(odd)])} has another value")
     return result
 
 

@@ -253,7 +253,8 @@ class _Run:
             return float((chosen == self._table(phase.first, "valid")).double().mean())
         masks = None if phase.given is None else self._table(phase.given, "valid").float()
         if phase.law is not None:
-            masks = phase.law(self._valid("valid"), torch.Generator().manual_seed(self.seed)).float()
+            valid = self._valid("valid")
+            masks = _checked_random(phase.law(valid, torch.Generator().manual_seed(self.seed)), valid)
         return _accuracy(collect_logits(model, split, masks), split)
 
     def _record(
@@ -294,9 +295,14 @@ def _checked_random(masks: Tensor, valid: Tensor) -> Tensor:
     if not isinstance(masks, Tensor) or masks.shape != valid.shape:
         came = tuple(masks.shape) if isinstance(masks, Tensor) else type(masks).__name__
         raise InputError(f"law: expected masks of shape {tuple(valid.shape)}, got {came}")
+    masks = masks.double()
     odd = (masks < 0).any(-1) | ((masks * ~valid) != 0).any(-1) | ~(masks.sum(-1) > 0)
     if odd.any():
         raise InputError(f"law: expected mass on valid positions only and none below 0, row {first_row(odd)} breaks it")
+    odd = ((masks.sum(-1) - 1).abs() > 1e-4) & ~((masks == 0) | (masks == 1)).all(-1)
+    if odd.any():
+        row = first_row(odd)
+        raise InputError(f"law: expected rows that sum to 1, or 0/1, row {row} sums to {float(masks[row].sum()):.6g}")
     return masks.float()
 
 

@@ -178,3 +178,13 @@ def test_fresh_copy_covers_multi_head_attention() -> None:
             self.attend = nn.MultiheadAttention(4, 2)
 
     assert all(torch.isfinite(p).all() for p in fresh_copy(Heads(), 0).parameters())
+
+
+def test_a_frozen_part_is_kept_and_the_rest_drawn_anew():
+    """Drawn anew it could never learn, and an evaluator made so would judge pretrained models by noise."""
+    model = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
+    model[0].requires_grad_(False)
+    new = fresh_copy(model, 5)
+    assert torch.equal(new[0].weight, model[0].weight)
+    assert not new[0].weight.requires_grad
+    assert not torch.equal(new[1].weight, model[1].weight)

@@ -191,3 +191,10 @@ def test_metrics_asked_for_are_columns(evaluators: list[tuple[int, int]]) -> Non
         assert name in str(found)
     with pytest.raises(InputError, match=r"metrics: expected names among .*, got 'bleu'"):
         compare({"a": result}, metrics=["bleu"])
+
+
+def test_each_architecture_has_an_evaluator_of_its_own(evaluators: list[tuple[int, int]]) -> None:
+    data = token_data()
+    one, other = (train(small_text(downstream), data, seed=0, **FEW) for downstream in ("pooled", "recurrent"))
+    compare({"a": one, "b": other, "c": one}, k=2, n_permutations=0, progress=False)
+    assert len(evaluators) == 2

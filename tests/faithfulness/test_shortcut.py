@@ -357,3 +357,19 @@ def test_an_evaluator_that_is_no_model_is_named(test: Any) -> None:
     data, _ = place_world(40)
     with pytest.raises(InputError, match="evaluator: expected a model with predict"):
         test(Fixed("evidence"), data=data, evaluator="x", progress=False)
+
+
+def test_logits_that_are_not_finite_are_no_answers() -> None:
+    """Row 20 is beyond the rows a model is probed on."""
+    data, _ = place_world(60)
+
+    class Odd(Fixed):
+        def predict(self, x: Tensor, m: Tensor) -> Tensor:
+            logits = super().predict(x, m)
+            logits[20:] = torch.nan
+            return logits
+
+    good, odd = Fixed("evidence under the mask"), Odd("evidence under the mask")
+    for model, evaluator in ((odd, good), (good, odd)):
+        with pytest.raises(InputError, match=r"predict\(x, m\): expected finite logits, row \d+"):
+            shortcut_test(model, data=data, evaluator=evaluator, **QUICK)

@@ -9,7 +9,8 @@ from scipy.integrate import quad
 from scipy.stats import chisquare
 
 from causal_attn.errors import InputError
-from causal_attn.training import laws
+from causal_attn.training import RandomAttentionPretraining, laws, train
+from tests.training.toys import small_text, token_data
 
 VALID = torch.arange(7) < torch.tensor([1, 2, 5, 7, 3])[:, None]
 
@@ -103,3 +104,18 @@ def test_laws_by_name_or_as_they_are() -> None:
     assert laws.law_named(own) is own
     with pytest.raises(InputError, match="law: expected one of mixture, dirichlet, subset or a callable, got 'odd'"):
         laws.law_named("odd")
+
+
+@pytest.mark.parametrize(
+    ("law", "message"),
+    [
+        (
+            lambda valid, g: 3.0 * valid / valid.sum(-1, keepdim=True),
+            "law: expected rows that sum to 1, .* row 0 sums to 3",
+        ),
+        (lambda valid, g: torch.full(valid.shape, torch.nan), "law: expected mass on valid positions only .* row 0"),
+    ],
+)
+def test_a_law_that_gives_no_masks_is_named(law: laws.Law, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        train(small_text(), token_data(), RandomAttentionPretraining(law=law), epochs=1, progress=False)
