@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from causal_attn.attention import fresh_copy
+from causal_attn.data.checks import LARGEST_SEED, seed_of
 from causal_attn.data.splits import Data
 from causal_attn.training import RandomMasksOnly, train
 from causal_attn.training.collect import collect_logits, collect_masks
@@ -34,8 +35,9 @@ def train_evaluator(model: Any, data: Data, seed: int = 0, progress: bool = True
         A model whose `predict(x, m)` is the evaluator; its `masks` were never trained. Where it does no better than
         guessing on validation rows with every position shown, it was trained once more, with `LONGER` times the epochs.
     """
-    fresh = fresh_copy(model, seed + 7919)  # a seed of its own: the evaluator must not start as the model did
-    options: dict[str, Any] = {"seed": seed + 7919, "progress": progress}
+    own = (seed_of(seed) + 7919) % (LARGEST_SEED + 1)
+    fresh = fresh_copy(model, own)  # a seed of its own: the evaluator must not start as the model did
+    options: dict[str, Any] = {"seed": own, "progress": progress}
     made = train(fresh, data, RandomMasksOnly(), **options, **settings).model
     if reads(made, data):
         return made

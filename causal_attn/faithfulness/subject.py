@@ -9,13 +9,14 @@ from typing import Any
 import torch
 
 from causal_attn.attention import check_model
+from causal_attn.attention.protocol import in_mode
 from causal_attn.data.checks import whole
 from causal_attn.data.splits import Data, Split
 from causal_attn.errors import InputError
 from causal_attn.faithfulness.evaluator import train_evaluator
 from causal_attn.masks import MaskSample
 from causal_attn.training import TrainResult
-from causal_attn.training.collect import collect_masks, device_of, to_device
+from causal_attn.training.collect import collect_masks, device_of, to_device, width_of
 
 TUNED = ("epochs", "batch_size", "learning_rate", "weight_decay", "patience")
 """What `train` takes of the settings."""
@@ -37,8 +38,20 @@ class Subject:
         """InputError for an evaluator that cannot predict, or settings beside one that is trained already."""
         if given is None:
             return
+        if isinstance(given, TrainResult):
+            raise InputError("evaluator: expected a model with predict(x, m), got a TrainResult; give its .model")
         if not callable(getattr(given, "predict", None)):
             raise InputError(f"evaluator: expected a model with predict(x, m), got {type(given).__name__}")
+        if given is self.model:
+            raise InputError("evaluator: expected one trained on random masks, got the tested model itself")
+        x = to_device(self.split.batch(torch.arange(1))[0], device_of(given))
+        mask = self.sample.masks[:1, : width_of(self.model, x)].float().to(device_of(given))
+        with torch.no_grad(), in_mode(given, training=False):
+            shape = tuple(given.predict(x, mask).shape)
+        if shape != (1, self.data.n_classes):
+            raise InputError(
+                f"evaluator: expected logits of {self.data.n_classes} classes, shape (1, K), got shape {shape}"
+            )
         if settings:
             raise InputError(f"{', '.join(settings)}: has an effect only where no evaluator is given")
 
@@ -58,7 +71,7 @@ def subject_of(result: Any, split: str, data: Data | None) -> Subject:
         raise InputError(
             "data: expected the data set where a bare model is given (its train split trains the evaluator)"
         )
-    source = data or result.data
+    source = result.data if data is None else data
     if not isinstance(source, Data):
         raise InputError(f"data: expected splits as load or from_datasets give them, got {type(source).__name__}")
     model = result.model if trained else result

@@ -12,11 +12,11 @@ from typing import Literal, Protocol
 
 from torch import Tensor
 
-from causal_attn.data.checks import whole
+from causal_attn.data.checks import fraction, whole
 from causal_attn.data.splits import Data
 from causal_attn.errors import InputError
 from causal_attn.selection import SelectionModel
-from causal_attn.training.laws import Law, law_named
+from causal_attn.training.laws import MATCHED, Law, law_named
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,10 @@ class Phase:
     Args:
         name: for the history and the progress bar.
         learns: "all", "masks" (the attention alone) or "predict" (the downstream part alone).
-        law: the law of random masks shown; None: the model's own.
+        law: the law of random masks shown, or "matched"; None: the model's own.
+        alternate: the downstream part learns from the law's masks alone, and in the same step the attention through
+            it from its own, the downstream part held fixed.
+        penalty: λ of the leakage penalty; 0: none.
         weighting: how rows are weighted; None: equally.
         share: of the number of epochs asked for, rounded; at least one epoch.
         given: masks shown instead of the model's own, (n, T), from the data and the split's name; None: not so.
@@ -37,7 +40,9 @@ class Phase:
 
     name: str
     learns: Literal["all", "masks", "predict"] = "all"
-    law: Law | None = None
+    law: Law | str | None = None
+    alternate: bool = False
+    penalty: float = 0.0
     weighting: InstanceWeighting | None = None
     share: float = 1.0
     given: Callable[[Data, str], Tensor] | None = None
@@ -75,30 +80,55 @@ class InstanceWeighting:
     fitted on unexplored masks (theory section 8). Masks are swapped between rows of like length; where the length alone
     tells the class, that much of the dependence stays.
 
+    With a law u(m) instead of swaps, P(M) becomes (1−ε) P₀(m) + ε u(m) and P(y|m) is fitted on the masks as shown; then
+    w ≤ 1 + ((1−ε)/ε) P₀(m)/u(m), which is bounded only where P₀/u is.
+
+    Weights are not used, with a warning, while they cannot be estimated: where held-out masks are predicted worse than
+    by the class shares (an over-confident cross-fit), or the effective sample size is under `FLOOR` of the rows.
+
     Args:
         selection: how P(y|m) is estimated.
-        refresh: epochs between re-estimates.
+        refresh: epochs, or steps, between re-estimates.
         explore: ε in [0, 1).
-        law: of explored masks; "swap": another row's.
+        law: of explored masks; "swap": another row's; else a law of `causal_attn.training.laws`, by name or itself.
         truncate: largest weight; None: no truncation.
+        unit: "epochs" or "steps", of `refresh`.
+        use: "point": weights by the posterior predictive mean; "draw": by one posterior draw, another at every refresh.
     """
 
     selection: SelectionModel = field(default_factory=SelectionModel)
     refresh: int = 1
     explore: float = 0.0
-    law: str = "swap"
+    law: str | Law = "swap"
     truncate: float | None = None
+    unit: Literal["epochs", "steps"] = "epochs"
+    use: Literal["point", "draw"] = "point"
 
     def __post_init__(self) -> None:
         if not isinstance(self.selection, SelectionModel):
             raise InputError(f"selection: expected a SelectionModel, got {self.selection!r}")
         whole(self.refresh, "refresh", 1)
-        if not isinstance(self.explore, (int, float)) or not 0 <= self.explore < 1:
-            raise InputError(f"explore: expected a probability in [0, 1), got {self.explore!r}")
+        if fraction(self.explore, "explore", 0, 1) == 1:
+            raise InputError("explore: expected a probability below 1, got 1: no row would keep its mask")
         if self.law != "swap":
-            raise InputError(f"law: expected 'swap', got {self.law!r}")
-        if self.truncate is not None and not (isinstance(self.truncate, (int, float)) and self.truncate > 1):
-            raise InputError(f"truncate: expected a weight above 1, got {self.truncate!r}")
+            if law_named(self.law) == MATCHED:
+                raise InputError("law: expected 'swap' or a law of explored masks; 'swap' is the matched one")
+            if self.explore == 0:
+                raise InputError("law: has an effect with explore above 0 only")
+        if self.truncate is not None:
+            number = isinstance(self.truncate, (int, float)) and not isinstance(self.truncate, bool)
+            if not number or not 1 < self.truncate < float("inf"):
+                raise InputError(f"truncate: expected a weight above 1, got {self.truncate!r}")
+            if self.law == "swap" and self.explore and self.truncate >= 1 / self.explore:
+                raise InputError(
+                    f"truncate: has no effect, weights are at most 1/explore = {1 / self.explore:.4g} here"
+                )
+        if self.unit not in ("epochs", "steps"):
+            raise InputError(f"unit: expected 'epochs' or 'steps', got {self.unit!r}")
+        if self.use not in ("point", "draw"):
+            raise InputError(f"use: expected 'point' or 'draw', got {self.use!r}")
+        if self.use == "draw" and not isinstance(self.selection.estimator, str):
+            raise InputError("use: 'draw' needs a posterior, a plug-in classifier has none")
 
     def phases(self) -> tuple[Phase, ...]:
         """One joint phase with weights."""
@@ -110,7 +140,9 @@ class RandomAttentionPretraining:
     """The downstream part learns from random masks first, so that it cannot learn to read the mask (Bai et al. 2021).
 
     Args:
-        law: of the random masks, "mixture", "dirichlet", "subset" or a callable (valid, generator) -> masks.
+        law: of the random masks: "mixture", "dirichlet", "softmax-normal", "subset", "bernoulli", a callable
+            (valid, generator) -> masks, or "matched": after an attention was trained through a downstream part of the
+            mixture law, that part learns on under a law with that attention's concentration.
         then: "frozen": the downstream part stays as it is and the attention learns through it; "joint": both go on
             together (the random warm start).
         weighting: weights for the second phase, with then="joint".
@@ -124,15 +156,66 @@ class RandomAttentionPretraining:
         law_named(self.law)
         if self.then not in ("frozen", "joint"):
             raise InputError(f"then: expected 'frozen' or 'joint', got {self.then!r}")
+        if self.weighting is not None and not isinstance(self.weighting, InstanceWeighting):
+            raise InputError(f"weighting: expected an InstanceWeighting(...), got {self.weighting!r}")
         if self.weighting is not None and self.then == "frozen":
             raise InputError("weighting: has an effect with then='joint' only")
 
     def phases(self) -> tuple[Phase, ...]:
         """Downstream part on random masks, then the attention (frozen) or everything (joint)."""
-        first = Phase("random masks", "predict", law_named(self.law), share=PRETRAINING_SHARE)
+        law = law_named(self.law)
+        first = Phase(
+            "random masks", "predict", law_named("mixture") if law == MATCHED else law, share=PRETRAINING_SHARE
+        )
+        start: tuple[Phase, ...] = (first,)
+        if law == MATCHED:
+            pilot = Phase("pilot attention", "masks", share=FROZEN_SHARE)
+            start = first, pilot, Phase("matched masks", "predict", law, share=FROZEN_SHARE)
         if self.then == "frozen":
-            return first, Phase("attention", "masks", share=FROZEN_SHARE)
-        return first, Phase("joint", weighting=self.weighting)
+            return *start, Phase("attention", "masks", share=FROZEN_SHARE)
+        return *start, Phase("joint", weighting=self.weighting)
+
+
+@dataclass(frozen=True)
+class AlternatingRandomAttention:
+    """In every step the downstream part learns from random masks alone, and the attention through it from its own.
+
+    The downstream part never trains on the attention's masks, so that it cannot learn to read them, and one phase is
+    enough (theory section 8). Parameters of both parts learn with the downstream part.
+
+    Args:
+        law: as for `RandomAttentionPretraining`; "matched": found anew at the start of every epoch.
+    """
+
+    law: str | Law = "mixture"
+
+    def __post_init__(self) -> None:
+        law_named(self.law)
+
+    def phases(self) -> tuple[Phase, ...]:
+        """One phase."""
+        return (Phase("alternating", law=law_named(self.law), alternate=True),)
+
+
+@dataclass(frozen=True)
+class LeakagePenalty:
+    """Joint training on L + λ (log r(y|m) − log P(y)): the mask pays for what an adversary r reads off it.
+
+    r is a small network on the mask, trained alongside on the masks of each batch before the batch is used.
+
+    Args:
+        strength: λ, above 0; the mean of the bracket estimates I(M;Y) from below, nats.
+    """
+
+    strength: float = 3.0
+
+    def __post_init__(self) -> None:
+        if fraction(self.strength, "strength", 0, 1e6) == 0:
+            raise InputError("strength: expected a number above 0; ERM() is training without a penalty")
+
+    def phases(self) -> tuple[Phase, ...]:
+        """One joint phase with the penalty."""
+        return (Phase("penalised", penalty=float(self.strength)),)
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from causal_attn.data.checks import whole
 from causal_attn.errors import InputError
 
@@ -41,5 +43,9 @@ class Settings:
                 object.__setattr__(self, name, whole(value, name, 1))
         for name, least in (("learning_rate", 0.0), ("clip", 0.0), ("weight_decay", -1e-300)):
             value = getattr(self, name)
-            if not isinstance(value, (int, float)) or not least < value < float("inf"):
+            if (
+                isinstance(value, bool)
+                or not isinstance(value, (int, float, np.floating))
+                or not least < value < float("inf")
+            ):
                 raise InputError(f"{name}: expected a positive number, got {value!r}")

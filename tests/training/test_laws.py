@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.integrate import quad
-from scipy.stats import chisquare
+from scipy.stats import chisquare, kstest
 
 from causal_attn.errors import InputError
 from causal_attn.training import RandomAttentionPretraining, laws, train
@@ -102,8 +102,60 @@ def test_laws_by_name_or_as_they_are() -> None:
 
     assert laws.law_named("subset") is laws.subset
     assert laws.law_named(own) is own
-    with pytest.raises(InputError, match="law: expected one of mixture, dirichlet, subset or a callable, got 'odd'"):
+    with pytest.raises(
+        InputError,
+        match=r"law: expected one of mixture, .*, matched or a callable, got 'odd'",
+    ):
         laws.law_named("odd")
+
+
+def test_bernoulli_chooses_each_position_with_a_half_given_that_one_is() -> None:
+    m = laws.bernoulli(of_length(20_000, 5, 7), generator())[:, :5]
+    codes = ((m > 0) * 2 ** torch.arange(5)).sum(-1)
+    counts = torch.bincount(codes, minlength=32).numpy()
+    assert counts[0] == 0  # an empty choice becomes one of a single position, each as likely
+    expected = np.full(32, 1 / 32)
+    expected[[1, 2, 4, 8, 16]] += 1 / 32 / 5
+    assert chisquare(counts[1:], 20_000 * expected[1:]).pvalue > 1e-3
+
+
+def test_softmax_normal_has_normal_log_ratios_of_its_spread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(laws, "SPREADS", (1.5, 1.5))
+    m = laws.softmax_normal(of_length(20_000, 4, 6), generator())[:, :4]
+    ratio = (m[:, 0] / m[:, 1]).log() / (1.5 * np.sqrt(2))
+    assert kstest(ratio.numpy(), "norm").pvalue > 1e-3
+
+
+@pytest.mark.parametrize("k", [1, 3, 9])
+def test_subsets_have_their_size_or_all_there_is(k: int) -> None:
+    m = laws.Subsets(k)(VALID.repeat(100, 1), generator())
+    assert torch.equal((m > 0).sum(-1), VALID.sum(-1).clamp(max=k).repeat(100))
+
+
+@pytest.mark.parametrize("alpha", [0.05, 0.7, 20.0])
+def test_a_matched_law_finds_the_concentration_masks_came_from(alpha: float) -> None:
+    valid = torch.arange(12) < torch.arange(20_000)[:, None] % 12 + 1
+    masks = laws.Dirichlet(alpha)(valid, generator(3))
+    found = laws.matched_to(masks, valid, choices=False)
+    assert isinstance(found, laws.Dirichlet)
+    assert found.alpha == pytest.approx(alpha, rel=0.1)  # twice the error of a mean of 20,000 Σm²
+    chosen = (laws.Subsets(4)(of_length(50, 12, 12), generator()) > 0).double()
+    assert laws.matched_to(chosen, of_length(50, 12, 12), choices=True) == laws.Subsets(4)
+
+
+def test_a_matched_law_of_masks_beyond_the_range_is_at_its_end() -> None:
+    valid = of_length(5, 4, 4)
+    even, single = valid / 4, torch.eye(4)[[0, 1, 2, 3, 0]]
+    assert laws.matched_to(even, valid, False) == laws.Dirichlet(laws.MOST_ALPHA)
+    assert laws.matched_to(single, valid, False) == laws.Dirichlet(laws.LEAST_ALPHA)
+
+
+def test_choices_are_shown_choices() -> None:
+    m = laws.choices_law(laws.mixture)(VALID.repeat(100, 1), generator())
+    assert set(m.unique().tolist()) == {0.0, 1.0}
+    for soft in (laws.dirichlet, laws.softmax_normal, laws.Dirichlet(0.3)):
+        with pytest.raises(InputError, match="law: expected a law of choices"):
+            laws.choices_law(soft)
 
 
 @pytest.mark.parametrize(

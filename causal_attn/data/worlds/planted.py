@@ -23,6 +23,7 @@ from causal_attn.data.checks import fraction, seed_of, whole
 from causal_attn.data.splits import Collate, Data, Split, pad_collate, stack_collate
 from causal_attn.data.text import PAD, PAD_ID, UNKNOWN, TextReader, Vocabulary, default_words
 from causal_attn.errors import InputError
+from causal_attn.masks import first_row
 
 SHARES = (0.6, 0.1, 0.3)
 """Training, validation and test rows: more to test on than real data spare, since tests are what worlds are for."""
@@ -191,6 +192,7 @@ class PlantedText:
         """Evenly on the words of the class that has the most of them, which is the text's own. (B, T) -> (B, T)."""
         cls, most = self._counts(x)
         mask = (cls == most[:, None]).float()
+        _some(mask > 0, "a word of a class")
         return mask / mask.sum(-1, keepdim=True)
 
     def shortcut_masks(self, x: Tensor) -> Tensor:
@@ -207,6 +209,7 @@ class PlantedText:
         """
         filler = x >= self._first_word + self.n_classes * self.per_class
         fits = filler & (x % self.n_classes == self._counts(x)[1][:, None])
+        _some(filler, "a filler word")
         chosen = torch.where(fits.any(-1, keepdim=True), fits, filler)
         return torch.nn.functional.one_hot(chosen.byte().argmax(-1), x.shape[1]).float()
 
@@ -217,9 +220,14 @@ class PlantedText:
         """
         cls, most = self._counts(x)
         other = (cls >= 0) & (cls != most[:, None])
-        if not other.any(-1).all():
-            raise InputError("x: expected a word of another class in every text; the world needs opposite >= 1")
+        _some(other, "a word of another class (the world needs opposite >= 1)")
         return torch.nn.functional.one_hot(other.byte().argmax(-1), x.shape[1]).float()
+
+
+def _some(found: Tensor, what: str) -> None:
+    """InputError where a text has none of the words a mask would look at."""
+    if not found.any(-1).all():
+        raise InputError(f"x: expected {what} in every text, row {first_row(~found.any(-1))} has none")
 
 
 def _collate_texts(rows: Any) -> tuple[Tensor, Tensor]:
@@ -301,6 +309,10 @@ class PlantedPixels:
 
     def _evidence(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """The patch of one colour that stands out most: its pixels, (B, T), and its colour, (B,)."""
+        if x.ndim != 3 or tuple(x.shape[1:]) != (self.n_positions, self.n_classes):
+            raise InputError(f"x: expected shape (B, {self.n_positions}, {self.n_classes}), got {tuple(x.shape)}")
+        if not torch.isfinite(x).all():
+            raise InputError(f"x: expected finite numbers, row {first_row(~x.isfinite().flatten(1))} has another value")
         image = x.reshape(len(x), self.side, self.side, -1).permute(0, 3, 1, 2)
         sums = torch.nn.functional.avg_pool2d(image, self.patch, stride=1)
         best = sums.flatten(1).argmax(-1)
