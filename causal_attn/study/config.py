@@ -11,7 +11,14 @@ from typing import Any
 from causal_attn.data.checks import whole
 from causal_attn.data.splits import Data
 from causal_attn.errors import InputError
-from causal_attn.training import ERM, InstanceWeighting, RandomAttentionPretraining, Scheme
+from causal_attn.training import (
+    ERM,
+    AlternatingRandomAttention,
+    InstanceWeighting,
+    LeakagePenalty,
+    RandomAttentionPretraining,
+    Scheme,
+)
 from causal_attn.training.collect import pick_device
 from causal_attn.training.loop import EPOCHS
 
@@ -21,7 +28,7 @@ EXPLORE = 0.3
 """Share of rows shown another row's mask in the weighted scheme."""
 
 
-def _weighted() -> Scheme:
+def _weighted() -> InstanceWeighting:
     return InstanceWeighting(explore=EXPLORE)
 
 
@@ -31,6 +38,13 @@ SCHEMES: dict[str, tuple[str, Callable[[], Scheme]]] = {
     "weights-only": ("weights alone", InstanceWeighting),
     "random": ("random masks, frozen", RandomAttentionPretraining),
     "warm": ("random masks, then joint", lambda: RandomAttentionPretraining(then="joint")),
+    "warm-weighted": (
+        "random masks, then weights",
+        lambda: RandomAttentionPretraining(then="joint", weighting=_weighted()),
+    ),
+    "matched": ("random masks, matched", lambda: RandomAttentionPretraining("matched")),
+    "alternating": ("alternating random masks", AlternatingRandomAttention),
+    "penalty": ("leakage penalty", LeakagePenalty),
 }
 """Schemes by the name the command uses: a label for people, and how to make one."""
 
