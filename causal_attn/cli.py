@@ -48,8 +48,8 @@ def _add_study(study: argparse.ArgumentParser) -> None:
     add("--data", metavar="NAME|PATH", help="a known set, or CSV, TSV, JSONL, Parquet with columns text,label "
         "(default: rotten_tomatoes)")  # fmt: skip
     add("--downstream", metavar="PART", help="recurrent, pooled or concatenated (default: recurrent)")
-    add("--schemes", metavar="A,B,...", help="out of erm, weighted, weights-only, random, warm "
-        "(default: erm,weighted,random,warm)")  # fmt: skip
+    add("--schemes", metavar="A,B,...", help="out of erm, weighted, weights-only, random, matched, warm, "
+        "warm-weighted, alternating, penalty (default: erm,weighted,random,warm)")  # fmt: skip
     add("--default-tokens", type=int, metavar="N", help="tokens put before every text, the same in every text (5)")
     add("--word-dropout", type=float, metavar="P", help="share of words hidden from the downstream part only, in "
         "training (0.5)")  # fmt: skip

@@ -144,3 +144,32 @@ def test_too_few_rows():
     with pytest.raises(InputError, match="n: expected an integer of at least 40"):
         PlantedText().sample(10, 0)
     assert np.isfinite(PlantedPixels().sample(40, 0).train[0][0].numpy()).all()
+
+
+def test_masks_of_texts_without_what_they_look_at_are_refused():
+    world = PlantedText()
+    x = world.sample(40, 0).train.batch(torch.arange(3))[0]
+    first, words = world._first_word, world.n_classes * world.per_class
+    bare = x.clone()
+    bare[1] = first + words  # filler alone
+    for masks, what in ((world.oracle_masks, "a word of a class"), (world.marginal_masks, "a word of another class")):
+        with pytest.raises(InputError, match=f"x: expected {what}.*row 1 has none"):
+            masks(bare)
+    full = x.clone()
+    full[2] = first
+    with pytest.raises(InputError, match="x: expected a filler word in every text, row 2 has none"):
+        world.prediction_masks(full)
+
+
+@pytest.mark.parametrize(
+    ("x", "message"),
+    [
+        (torch.zeros(3, 64), r"expected shape \(B, 64, 2\), got \(3, 64\)"),
+        (torch.zeros(3, 64, 3), r"expected shape \(B, 64, 2\)"),
+        (torch.full((3, 64, 2), torch.nan), "expected finite numbers, row 0"),
+    ],
+)
+def test_images_of_another_shape_are_refused(x, message):
+    for masks in (PlantedPixels().oracle_masks, PlantedPixels().shortcut_masks):
+        with pytest.raises(InputError, match=message):
+            masks(x)

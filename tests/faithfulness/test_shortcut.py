@@ -373,3 +373,23 @@ def test_logits_that_are_not_finite_are_no_answers() -> None:
     for model, evaluator in ((odd, good), (good, odd)):
         with pytest.raises(InputError, match=r"predict\(x, m\): expected finite logits, row \d+"):
             shortcut_test(model, data=data, evaluator=evaluator, **QUICK)
+
+
+def test_an_evaluator_that_is_none_is_refused() -> None:
+    masks = torch.eye(4, dtype=torch.float64).repeat(30, 1)
+    data = fixed_data(masks, torch.randn(120, 4, generator=torch.Generator().manual_seed(0)), torch.arange(120) % 2)
+    model = Fixed("mask")
+
+    class Three(Fixed):
+        def predict(self, x: torch.Tensor, m: torch.Tensor) -> torch.Tensor:
+            return torch.zeros(len(x), 3)
+
+    for evaluator, message in (
+        (model, "evaluator: expected one trained on random masks, got the tested model itself"),
+        (Three("mask"), "evaluator: expected logits of 2 classes"),
+        ("model", "evaluator: expected a model with predict"),
+    ):
+        with pytest.raises(InputError, match=message):
+            shortcut_test(model, "test", data=data, evaluator=evaluator, **QUICK)
+    with pytest.raises(InputError, match="data: expected splits"):
+        shortcut_test(model, "test", data=[], evaluator=Fixed("evidence"), **QUICK)  # type: ignore[arg-type]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from causal_attn.errors import SupportWarning
 from causal_attn.masks import MaskSample
 from causal_attn.selection import SelectionModel
 from causal_attn.training import InstanceWeighting, loop, train
-from causal_attn.training.weighting import SWAP_BLOCK, Plan, _explore, _log_weights, refresh
+from causal_attn.training.weighting import SWAP_BLOCK, Plan, _explore, _log_weights, _unusable, refresh
 
 from .toys import Fixed, fixed_data, moved_names, small_text, wrapped
 
@@ -224,3 +225,64 @@ def test_an_explored_row_is_shown_another_rows_mask_and_every_mask_is_used_once(
     assert (source != torch.arange(n)).all()
     assert len(source.unique()) == n
     assert (source % 5 == torch.arange(n) % 5).all()  # and of the same fold
+
+
+# ------------------------------------------------------------------------------- swaps in a world of a few mask types
+
+
+@pytest.mark.parametrize("share", [0.1, 0.3, 0.7])
+def test_swap_weights_equal_those_of_the_exact_mixture(share: float) -> None:
+    """P'(y, j) = (1−ε) P(y, j) + ε P(y) P(j) by the table; w = P(y) / P'(y | j), and averages under it are Q's."""
+    world = worlds.Tabular(n_classes=3, n_types=6, strength=1.5)
+    sample = world.sample(20_000, seed=2)
+    fold = torch.arange(sample.n) % 5
+    explored, shown = _explore(sample, fold, share, np.random.default_rng(1))
+    assert shown is not None
+    exact: Any = SimpleNamespace(
+        sample=sample, log_prior=world.prior.log(), held_out_log_prob=lambda masks, valid: world.log_prob(masks)
+    )
+    log_w = _log_weights(exact, exact, explored, shown, share)
+    posterior = world.log_prob(world.types).exp()  # (J, K)
+    joint = posterior * world.type_prior[:, None]
+    mixed = (1 - share) * joint + share * world.type_prior[:, None] * world.prior
+    table = world.prior / (mixed / mixed.sum(-1, keepdim=True))
+    kind = (shown[:, None] - world.types).abs().sum(-1).argmin(-1)
+    torch.testing.assert_close(log_w.exp(), table[kind, sample.y], rtol=1e-8, atol=1e-8)
+    w = log_w.exp()
+    for j in range(6):
+        for k in range(3):
+            part = w * ((kind == j) & (sample.y == k))
+            expected = float(world.type_prior[j] * world.prior[k])
+            error = float(part.std()) / sample.n**0.5
+            assert abs(float(part.mean()) - expected) < 4.5 * error + 0.002  # swaps are within blocks of 16, not draws
+
+
+def test_a_known_law_is_part_of_the_masks_that_are_fitted(leaky: Data) -> None:
+    plan = refreshed(leaky, InstanceWeighting(explore=0.5, law="dirichlet"))
+    assert plan.fit is not None
+    assert plan.shown is not None
+    n = len(leaky.train)
+    low, high = binom.interval(0.9999, n, 0.5)
+    assert low <= int(plan.explored.sum()) <= high
+    w = plan.fit.weights(n_draws=50).log_w.exp()
+    torch.testing.assert_close(w / w.mean(), plan.weight.double(), rtol=1e-5, atol=1e-6)
+
+
+def test_weights_by_one_draw_are_a_draw(leaky: Data) -> None:
+    plan = refreshed(leaky, InstanceWeighting(use="draw"))
+    assert plan.fit is not None
+    draws = plan.fit.weights(n_draws=50).draws.double().exp()
+    draws = draws / draws.mean(-1, keepdim=True)
+    assert float((draws - plan.weight.double()).abs().amax(-1).min()) < 1e-4
+
+
+def test_an_over_confident_cross_fit_gives_no_weights() -> None:
+    y = torch.arange(200) % 2
+    held_out = torch.where(y[:, None] == torch.arange(2), 0.05, 0.95).log()  # sure, and wrong
+    fit: Any = SimpleNamespace(
+        sample=SimpleNamespace(y=y), log_prior=torch.tensor([0.5, 0.5]).log(), held_out_log_prob=lambda: held_out
+    )
+    assert "worse than the class shares do, by 2.3" in _unusable(fit, 200.0)
+    fit.held_out_log_prob = lambda: torch.tensor([[0.5, 0.5]]).log().expand(200, 2)
+    assert _unusable(fit, 200.0) == ""
+    assert "effective sample size is 9 of 200 rows" in _unusable(fit, 9.0)

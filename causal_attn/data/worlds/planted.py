@@ -326,8 +326,11 @@ class PlantedPixels:
         return self._evidence(x)[0].float()
 
     def shortcut_masks(self, x: Tensor) -> Tensor:
-        """A choice of as many pixels in a corner strip that says the class: the first row for class 0, the last for 1,
-        then the first and last columns; for a share 1 − `right` of the images the next class's."""
+        """A choice of as many pixels, at most `side`, in a corner strip that says the class: the first row for class 0,
+        the last for 1, then the first and last columns; for a share 1 − `right` of the images the next class's.
+
+        Where the evidence is placed at random it lies across a strip now and then: 8% of images of the default size.
+        """
         colour = self._evidence(x)[1]
         wrong = _flips((x[..., 0] * 1000).round(), 1 - self.right)
         shown = torch.where(wrong, (colour + 1) % self.n_classes, colour)
