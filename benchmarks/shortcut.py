@@ -28,7 +28,7 @@ from measuring import report, table
 from scipy.stats import binomtest
 
 import causal_attn as ca
-from causal_attn.attention import PixelAttention, TextAttention, given_masks
+from causal_attn.attention import PixelAttention, TextAttention, fresh_copy, given_masks
 from causal_attn.data.splits import Data
 from causal_attn.data.worlds import PlantedPixels, PlantedText
 from causal_attn.training import ERM, RandomAttentionPretraining, RandomMasksOnly, SkewedGenerator
@@ -224,7 +224,7 @@ def metrics(sizes: Sizes) -> str:
         suites = {}
         for name, scores in (("attention alone", {}), ("with four rivals", None)):
             start = time.perf_counter()
-            suites[name] = ca.faithfulness_suite(model, data=data, evaluator=model, scores=scores, progress=False)
+            suites[name] = ca.faithfulness_suite(model, data=data, evaluator=fresh_copy(model, 1), scores=scores, progress=False)
             seconds = time.perf_counter() - start
             count = suites[name].n
             rows.append((count, name, len(suites[name].values), seconds, 1000 * seconds / count))
