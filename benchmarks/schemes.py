@@ -54,10 +54,7 @@ def epoch_seconds(result: TrainResult) -> float:
 
 def cost(sizes: Sizes) -> str:
     """Rotten Tomatoes, recurrent part, word dropout 0.5, five default tokens: schemes in turn, ratios of medians."""
-    if sizes.real:
-        data = ca.data.load("rotten_tomatoes", default_tokens=5, seed=0)
-    else:
-        data = PlantedText().sample(200, 0)
+    data = ca.data.load("rotten_tomatoes", default_tokens=5, seed=0) if sizes.real else PlantedText().sample(200, 0)
     model = TextAttention.for_data(data, "recurrent", word_dropout=0.5, seed=0)
     epoch: dict[str, list[float]] = {name: [] for name in SCHEMES}
     total: dict[str, list[float]] = {name: [] for name in SCHEMES}

@@ -224,7 +224,9 @@ def metrics(sizes: Sizes) -> str:
         suites = {}
         for name, scores in (("attention alone", {}), ("with four rivals", None)):
             start = time.perf_counter()
-            suites[name] = ca.faithfulness_suite(model, data=data, evaluator=fresh_copy(model, 1), scores=scores, progress=False)
+            suites[name] = ca.faithfulness_suite(
+                model, data=data, evaluator=fresh_copy(model, 1), scores=scores, progress=False
+            )
             seconds = time.perf_counter() - start
             count = suites[name].n
             rows.append((count, name, len(suites[name].values), seconds, 1000 * seconds / count))
